@@ -1,0 +1,41 @@
+/* The HAL's native function table: the same contract as singularity_core.hal.Device, for the calls
+ * that the proxy makes without Python.  A backend fills it once per device.
+ *
+ * Every function returns 0 or a CUresult-compatible error code, may be called from any thread, and
+ * blocks no longer than the operation takes.  Optional functions are NULL when the backend lacks
+ * the capability that their comment names. */
+#ifndef SG_HAL_NATIVE_H
+#define SG_HAL_NATIVE_H
+
+#include <stdint.h>
+
+#define SG_HAL_ABI 1u
+
+struct sg_hal_table {
+    uint32_t struct_size;  /* sizeof, as the backend was compiled: a smaller table lacks the tail */
+    uint32_t abi;          /* SG_HAL_ABI */
+    void *state;           /* the backend's; first argument of every function */
+
+    /* Backs [address, address + bytes) with device memory; `address` 0 lets the device choose once.
+     * All of it starts dead when the backend has range_live, live otherwise. */
+    int32_t (*arena_open)(void *state, uint64_t address, uint64_t bytes, uint64_t *actual);
+    int32_t (*arena_close)(void *state);
+    int32_t (*arena_limit)(void *state, uint64_t *bytes); /* the largest arena the device can back now */
+
+    /* Optional (capability "range_tracking"): the sub-allocator says what is in use, so that the
+     * device can report accesses to the rest.  Addresses and sizes are multiples of 512. */
+    int32_t (*range_live)(void *state, uint64_t address, uint64_t bytes);
+    int32_t (*range_dead)(void *state, uint64_t address, uint64_t bytes);
+
+    /* Makes host memory of this process (a session's page-locked window, or a part of it) readable
+     * and writable by the device at the same address, or ends that. */
+    int32_t (*host_register)(void *state, void *host, uint64_t bytes);
+    int32_t (*host_unregister)(void *state, void *host);
+
+    /* Content: 128-bit digest of device memory, computed on the device (capability "checksum"). */
+    int32_t (*digest)(void *state, uint64_t address, uint64_t bytes, uint8_t out[16]);
+    /* Waits until the device has nothing left to do, whatever stream or context it came from. */
+    int32_t (*quiesce)(void *state);
+};
+
+#endif

@@ -1,0 +1,100 @@
+/* The proxy's machinery, as the generated dispatch and the hand-written handlers see it.
+ *
+ * One session = one ordered ring = one *leader* thread that drains it.  A call that may block
+ * (SG_OP_BLOCKS) is executed by the leader itself, after it has given up the lead: `sleeping` is set,
+ * a follower sleeps on the doorbell, and takes the lead only if another message comes meanwhile.  So
+ * one thread's blocking call never blocks another's, and the common single-threaded rank pays nothing.
+ * Handlers of one session may thus run at the same time; tables below are locked inside.
+ */
+#ifndef SG_SERVER_H
+#define SG_SERVER_H
+
+#include <stddef.h>
+#include "../hal/native.h"
+#include "../transport/layout.h"
+
+typedef struct sg_server sg_server;
+typedef struct sg_session sg_session;
+
+struct sg_request {          /* a private copy: what the rank does to the ring now is of no effect */
+    uint32_t op, bytes, context;
+    uint16_t reply;
+    const uint8_t *payload;  /* 8-byte aligned, `bytes` long */
+};
+struct sg_answer {           /* filled by the handler; sent only when the request asks for a reply */
+    uint32_t bytes;          /* <= SG_REPLY_PAYLOAD */
+    uint8_t *payload;
+};
+/* Returns a CUresult.  Without a reply slot, a failure becomes the session's async_error. */
+typedef int32_t (*sg_handler)(sg_session *session, const struct sg_request *request, struct sg_answer *answer);
+
+enum { SG_OP_BLOCKS = 1, SG_OP_NO_CONTEXT = 2 /* does not need the thread's context made current */ };
+struct sg_op { const char *name; sg_handler handler; uint32_t flags; };
+extern const struct sg_op sg_ops[];     /* generated; index = message op */
+extern const uint32_t sg_op_count;
+
+/* ---- the driver-ABI library that the backend names; resolved once, by the generated loader ------ */
+struct sg_driver;                        /* generated: one function pointer per annotated call */
+int sg_driver_load(struct sg_driver **out, void *dlopen_handle, char why[256]);
+const struct sg_driver *sg_session_driver(sg_session *session);
+const struct sg_hal_table *sg_session_hal(sg_session *session);
+int32_t sg_session_device(sg_session *session); /* CUdevice that this proxy serves */
+
+/* ---- handles ----------------------------------------------------------------------------------- */
+/* put: a new handle for `physical`; put_at: at one that the client chose (0 or CUDA_ERROR_INVALID_HANDLE
+ * when taken or malformed).  `parent`: virtual handle whose end takes this one along (0: the session).
+ * get: NULL when stale, foreign, of another kind.  take: get and forget; children are released too. */
+uint64_t sg_handle_put(sg_session *s, uint32_t kind, void *physical, uint64_t parent);
+int32_t sg_handle_put_at(sg_session *s, uint64_t handle, void *physical, uint64_t parent);
+void *sg_handle_get(sg_session *s, uint32_t kind, uint64_t handle);
+void *sg_handle_take(sg_session *s, uint32_t kind, uint64_t handle);
+/* How the session's end, or a parent's, destroys a physical object; generated. */
+void sg_handle_destroy_physical(const struct sg_driver *driver, uint32_t kind, void *physical);
+/* Streams: 0, 1, 2 map to themselves.  Returns 0, or CUDA_ERROR_INVALID_HANDLE. */
+int32_t sg_stream_get(sg_session *s, uint64_t handle, void **physical);
+
+/* ---- memory interceptor (singularity_core/interceptors/memory.c) ------------------------------- */
+int32_t sg_memory_alloc(sg_session *s, uint64_t bytes, uint64_t *address);
+int32_t sg_memory_free(sg_session *s, uint64_t address);       /* ordered after earlier work by its caller */
+int32_t sg_memory_range(sg_session *s, uint64_t address, uint64_t *base, uint64_t *bytes);
+int32_t sg_memory_owned(sg_session *s, uint64_t address, uint64_t bytes); /* 0, or CUDA_ERROR_INVALID_VALUE */
+void sg_memory_info(sg_session *s, uint64_t *free_bytes, uint64_t *total_bytes);
+/* Page-locked window: the same address in rank and proxy.  0 when [host, host+bytes) is committed in it. */
+int32_t sg_pinned_owned(sg_session *s, uint64_t host, uint64_t bytes);
+int32_t sg_pinned_commit(sg_session *s, uint64_t offset, uint64_t bytes, int on);
+
+/* ---- staging: the handler's side of sg_link_call_send / _receive --------------------------------- */
+/* Calls `each` for consecutive chunks; the memory is the proxy's view of staging and may change under
+ * the handler (untrusted bytes, trusted bounds).  Stops with CUDA_ERROR_UNKNOWN when the rank is gone. */
+typedef int32_t (*sg_chunk)(void *argument, uint64_t offset, void *chunk, uint32_t bytes);
+int32_t sg_bulk_receive(sg_session *s, uint64_t bytes, sg_chunk each, void *argument); /* rank -> proxy */
+int32_t sg_bulk_send(sg_session *s, uint64_t bytes, sg_chunk each, void *argument);    /* proxy -> rank */
+
+/* ---- replay log (replay.c): what it takes to make the session's objects again -------------------- */
+/* create: `request` made `handle` (or a device address) and needs `needs` to exist.  A later destroy
+ * removes it, and with it every `set` on it.  set: the last request with the same (owner, key) counts. */
+void sg_log_create(sg_session *s, const struct sg_request *request, uint64_t handle, const uint64_t *needs, uint32_t count);
+void sg_log_set(sg_session *s, const struct sg_request *request, uint64_t owner, uint64_t key);
+void sg_log_destroy(sg_session *s, uint64_t handle);
+/* While a log is replayed, sg_handle_put and sg_memory_alloc hand out what the log recorded. */
+
+enum sg_counter { SG_COUNT_MESSAGES, SG_COUNT_LAUNCHES, SG_COUNT_BYTES_IN, SG_COUNT_BYTES_OUT, SG_COUNT_QUEUE_NS,
+                  SG_COUNT_DEVICE_NS, SG_COUNT_SWITCHES, SG_COUNT_SWAPPED, SG_COUNT_LIVE_BYTES, SG_COUNT_LOG_ENTRIES,
+                  SG_COUNT_REJECTED };
+void sg_count(sg_session *s, enum sg_counter what, uint64_t by);
+
+/* ---- life of a server (called from Python through cffi; run() holds no GIL) ----------------------- */
+struct sg_server_options {
+    uint32_t struct_size;
+    int32_t device;              /* CUdevice */
+    const char *directory;       /* where the door and the sessions' files go; must exist, 0700 */
+    const char *driver_library;  /* path for dlopen */
+    const struct sg_hal_table *hal;
+    uint64_t arena_bytes;        /* 0: all device memory minus slack */
+};
+sg_server *sg_server_create(const struct sg_server_options *options, char why[256]);
+int sg_server_run(sg_server *server);   /* returns after sg_server_stop; 0 or -errno */
+void sg_server_stop(sg_server *server); /* async-signal-safe */
+void sg_server_destroy(sg_server *server);
+
+#endif
