@@ -39,6 +39,16 @@ int sg_driver_load(struct sg_driver **out, void *dlopen_handle, char why[256]);
 const struct sg_driver *sg_session_driver(sg_session *session);
 const struct sg_hal_table *sg_session_hal(sg_session *session);
 int32_t sg_session_device(sg_session *session); /* CUdevice that this proxy serves */
+/* The whole virtual handle of the context that the request's thread had current; 0: none (or stale). */
+uint64_t sg_session_context(sg_session *session, const struct sg_request *request);
+/* Whether the handler now running replays the log (no rank waits, no bulk data comes). */
+int sg_session_replaying(sg_session *session);
+/* One word per session for the handlers' own state (interposers/server/state.c); starts NULL. */
+void **sg_session_state(sg_session *session);
+/* Implemented by interposers/server/state.c.  quit: called first, from any thread, when the session ends, so
+ * that handlers that wait for the rank return.  end: no handler runs any more; frees the state. */
+void sg_calls_session_quit(sg_session *session);
+void sg_calls_session_end(sg_session *session);
 
 /* ---- handles ----------------------------------------------------------------------------------- */
 /* put: a new handle for `physical`; put_at: at one that the client chose (0 or CUDA_ERROR_INVALID_HANDLE
