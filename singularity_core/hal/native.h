@@ -32,10 +32,16 @@ struct sg_hal_table {
     int32_t (*host_register)(void *state, void *host, uint64_t bytes);
     int32_t (*host_unregister)(void *state, void *host);
 
-    /* Content: 128-bit digest of device memory, computed on the device (capability "checksum"). */
+    /* Content: 128-bit digest of device memory, computed on the device (capability "checksum").  The same
+     * function on every backend: digest.h.  `address` is a multiple of 8. */
     int32_t (*digest)(void *state, uint64_t address, uint64_t bytes, uint8_t out[16]);
     /* Waits until the device has nothing left to do, whatever stream or context it came from. */
     int32_t (*quiesce)(void *state);
 };
+
+/* A driver-ABI library whose devices have a native table exports this; others (a vendor's) do not, and the core
+ * builds a table over singularity_core.hal.Device.  The table stays valid for the life of the process, and asking
+ * again answers the same one.  CUDA_ERROR_INVALID_DEVICE (101) for an ordinal that does not exist. */
+int32_t sg_hal_open_table(int32_t ordinal, const struct sg_hal_table **table);
 
 #endif
