@@ -24,7 +24,9 @@
 #ifndef SG_DEVICE_BASE /* a TSan build moves the windows into the range TSan allows */
 #define SG_DEVICE_BASE 0x200000000000ull
 #endif
+#ifndef SG_DEVICE_WINDOW
 #define SG_DEVICE_WINDOW (1ull << 40) /* bytes of address space per device ordinal */
+#endif
 #ifndef SG_PINNED_BASE
 #define SG_PINNED_BASE 0x300000000000ull
 #endif
