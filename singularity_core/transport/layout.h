@@ -50,7 +50,7 @@ struct sg_message {          /* written by the rank */
     uint32_t bytes;          /* of payload */
     uint32_t context;        /* index part of the calling thread's current context handle; 0: none */
     uint32_t reserved;
-    uint8_t payload[24];     /* goes on in the following lines */
+    uint8_t payload[32];     /* goes on in the following lines */
 };
 _Static_assert(sizeof(struct sg_message) == SG_LINE, "a message header is one line");
 /* The producer zeroes the seq word of the line *after* a message before it publishes the message,
