@@ -14,10 +14,11 @@ def _mix(x: int) -> int:
     return x ^ (x >> 31)
 
 
-def word_sums(content: bytes) -> tuple[int, int]:
-    """The two sums over all words of `content`, the last word padded with zeros."""
+def word_sums(content: bytes, first: int = 0) -> tuple[int, int]:
+    """The two sums over all words of `content`, the last word padded with zeros; `first` words come
+    before."""
     a = b = 0
-    for position, at in enumerate(range(0, len(content), 8), start=1):
+    for position, at in enumerate(range(0, len(content), 8), start=first + 1):
         word = int.from_bytes(content[at : at + 8], "little")
         turned = (word << 32 | word >> 32) & _MASK
         a += _mix((word + position * _K1) & _MASK)

@@ -12,6 +12,8 @@ Two distinctions matter to callers, and are therefore types:
   call.
 """
 
+# ruff: noqa: N818 - the names say what happened; `HalError` is the one that is caught as a kind.
+
 from __future__ import annotations
 
 from typing import ClassVar
@@ -127,8 +129,9 @@ _BY_CODE: dict[int, type[HalError]] = {
 
 
 def error_from_code(code: int, call: str, detail: str = "", *, remedy: str | None = None) -> HalError:
-    """The exception for a CUresult-compatible `code` that `call` answered; `detail` is the driver's own
-    words."""
+    """The exception for a CUresult-compatible `code` that `call` answered; `detail` holds the driver's words.
+
+    A code without a class of its own gives a `HalError` that carries it."""
     kind = _BY_CODE.get(code, HalError)
     words = f" ({detail})" if detail else ""
     return kind(f"{call} answered error {code}{words}.", remedy=remedy, code=code)

@@ -262,7 +262,8 @@ def _import_file(path: Path) -> ModuleType:
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no Python source file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
