@@ -94,17 +94,25 @@ enum sg_counter { SG_COUNT_MESSAGES, SG_COUNT_LAUNCHES, SG_COUNT_BYTES_IN, SG_CO
 void sg_count(sg_session *s, enum sg_counter what, uint64_t by);
 
 /* ---- life of a server (called from Python through cffi; run() holds no GIL) ----------------------- */
+#define SG_STOP_FDS 4
 struct sg_server_options {
     uint32_t struct_size;
     int32_t device;              /* CUdevice */
     const char *directory;       /* where the door and the sessions' files go; must exist, 0700 */
     const char *driver_library;  /* path for dlopen */
     const struct sg_hal_table *hal;
-    uint64_t arena_bytes;        /* 0: all device memory minus slack */
+    uint64_t arena_bytes;        /* 0: all that the device can back now (the HAL's arena_limit) */
+    int32_t stop_fds[SG_STOP_FDS]; /* run returns when one becomes readable or hangs up; <= 0: unused */
 };
 sg_server *sg_server_create(const struct sg_server_options *options, char why[256]);
 int sg_server_run(sg_server *server);   /* returns after sg_server_stop; 0 or -errno */
 void sg_server_stop(sg_server *server); /* async-signal-safe */
 void sg_server_destroy(sg_server *server);
+/* The session behind a door slot, or NULL.  Only while run() is not running, or in tests that keep it open. */
+sg_session *sg_server_session(sg_server *server, uint32_t slot);
+/* The replay log as a flat, versioned buffer; returns its size, and writes it only when it fits in `room`. */
+uint64_t sg_session_log_export(sg_session *session, uint8_t *buffer, uint64_t room);
+/* Plays such a buffer into a fresh session: same handles, same addresses.  0, or -errno with `why`. */
+int sg_session_log_import(sg_session *session, const uint8_t *buffer, uint64_t bytes, char why[256]);
 
 #endif

@@ -1,0 +1,280 @@
+/* A session from claim to grave: its files and mappings, its accounting, and its undertaker.
+ *
+ * The undertaker is a thread of its own, because the end of a session may have to wait for device work of
+ * that session, and nobody else's session may wait for that. */
+#include "session.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#define GRACE_NS 2000000000ull /* for handlers to come back before their contexts are destroyed under them */
+
+static _Atomic uint64_t last_id;
+
+/* ---- what handlers see ------------------------------------------------------------------------------- */
+const struct sg_driver *sg_session_driver(sg_session *s) { return s->server->driver; }
+const struct sg_hal_table *sg_session_hal(sg_session *s) { return s->server->hal; }
+int32_t sg_session_device(sg_session *s) { return s->server->device; }
+void **sg_session_state(sg_session *s) { return &s->state; }
+int sg_session_replaying(sg_session *s) { return atomic_load(&s->replaying) != 0; }
+
+uint64_t sg_session_context(sg_session *s, const struct sg_request *request) {
+    return request->context == 0 ? 0 : sg_handles_at(&s->handles, SG_KIND_CONTEXT, request->context);
+}
+
+/* The rank can scribble on its page, so the truth is here and the page holds a copy. */
+void sg_count(sg_session *s, enum sg_counter what, uint64_t by) {
+    uint64_t now = atomic_fetch_add_explicit(&s->counters[what], by, memory_order_relaxed) + by;
+    __atomic_store_n(&s->page->counters[what], now, __ATOMIC_RELAXED);
+}
+
+void sg_made(uint64_t handle) {
+    struct sg_worker *w = sg_current_worker;
+    if (w != NULL && w->made_count < sizeof w->made / sizeof *w->made) w->made[w->made_count++] = handle;
+}
+
+int sg_given(uint32_t kind, uint64_t *handle) {
+    struct sg_worker *w = sg_current_worker;
+    if (w == NULL || w->give == NULL) return 0;
+    /* addresses have kind 0, because windows lie below 2^48 */
+    for (uint32_t i = 0; i < w->give_count; i++) {
+        if (SG_HANDLE_KIND(w->give[i]) != kind) continue;
+        *handle = w->give[i];
+        w->give += i + 1;
+        w->give_count -= i + 1;
+        return 1;
+    }
+    return 0;
+}
+
+/* ---- handles, as handlers see them ---------------------------------------------------------------------- */
+static void destroy(void *argument, uint32_t kind, void *physical, void *context) {
+    sg_session *s = argument;
+    struct sg_worker *w = sg_current_worker;
+    int foreign = context != NULL && kind != SG_KIND_CONTEXT && (w == NULL || w->current != context);
+    if (foreign) s->server->base.context_set(context);
+    sg_handle_destroy_physical(s->server->driver, kind, physical);
+    if (foreign && w != NULL && w->current != SG_CONTEXT_UNKNOWN) s->server->base.context_set(w->current);
+}
+
+static void *current_context(void) {
+    struct sg_worker *w = sg_current_worker;
+    return w == NULL || w->current == SG_CONTEXT_UNKNOWN ? NULL : w->current;
+}
+
+uint64_t sg_handle_put(sg_session *s, uint32_t kind, void *physical, uint64_t parent) {
+    uint64_t handle;
+    if (sg_given(kind, &handle)) {
+        if (sg_handles_put_at(&s->handles, handle, physical, current_context(), parent) != 0) return 0;
+    } else {
+        handle = sg_handles_put(&s->handles, kind, physical, current_context(), parent);
+    }
+    if (handle != 0) sg_made(handle);
+    return handle;
+}
+
+int32_t sg_handle_put_at(sg_session *s, uint64_t handle, void *physical, uint64_t parent) {
+    if (SG_HANDLE_INDEX(handle) >= SG_CLIENT_HANDLES) return SG_CUDA_INVALID_HANDLE; /* those are ours to choose */
+    if (sg_handles_put_at(&s->handles, handle, physical, current_context(), parent) != 0) return SG_CUDA_INVALID_HANDLE;
+    sg_made(handle);
+    return SG_CUDA_SUCCESS;
+}
+
+void *sg_handle_get(sg_session *s, uint32_t kind, uint64_t handle) { return sg_handles_get(&s->handles, kind, handle); }
+
+void *sg_handle_take(sg_session *s, uint32_t kind, uint64_t handle) {
+    return sg_handles_take(&s->handles, kind, handle, destroy, s);
+}
+
+int32_t sg_stream_get(sg_session *s, uint64_t handle, void **physical) {
+    if (handle <= 2) { /* the default, legacy and per-thread streams */
+        *physical = (void *)handle;
+        return SG_CUDA_SUCCESS;
+    }
+    *physical = sg_handles_get(&s->handles, SG_KIND_STREAM, handle);
+    return *physical == NULL ? SG_CUDA_INVALID_HANDLE : SG_CUDA_SUCCESS;
+}
+
+/* ---- birth ------------------------------------------------------------------------------------------------ */
+static int make_file(const sg_session *s, const char *what, uint64_t bytes, int filled) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%u.%s", s->server->directory, s->slot, what);
+    unlink(path);
+    int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0) return -errno;
+    /* what is always used is allocated now: a full /dev/shm must be an error here, not a SIGBUS later */
+    int error = filled ? posix_fallocate(fd, 0, (off_t)bytes) : ftruncate(fd, (off_t)bytes) == 0 ? 0 : errno;
+    if (error == 0) return fd;
+    close(fd);
+    unlink(path);
+    return -error;
+}
+
+static void remove_file(const sg_session *s, const char *what) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%u.%s", s->server->directory, s->slot, what);
+    unlink(path);
+}
+
+static int map_files(sg_session *s) {
+    int fd = make_file(s, "session", SG_SESSION_BYTES, 1);
+    if (fd < 0) return fd;
+    void *at = mmap(NULL, SG_SESSION_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    int error = at == MAP_FAILED ? -errno : 0;
+    close(fd);
+    if (error != 0) return error;
+    s->base = at;
+    s->page = at;
+    s->replies = (struct sg_reply_slot *)(s->base + SG_REPLIES_OFFSET);
+    s->ring = s->base + SG_RING_OFFSET;
+    s->staging = s->base + SG_STAGING_OFFSET;
+    error = sg_fault_guard(s->base, SG_SESSION_BYTES, &s->faulted);
+    if (error != 0) return error;
+    s->page->magic = SG_SESSION_MAGIC;
+    s->page->protocol = SG_PROTOCOL;
+    s->page->generation = 1;
+    s->page->rank = s->rank;
+    s->page->window = s->window;
+    atomic_store(&s->page->sleeping, 1);
+    s->pinned_file = make_file(s, "pinned", SG_PINNED_WINDOW, 0);
+    return s->pinned_file < 0 ? s->pinned_file : sg_pinned_open(s);
+}
+
+static void release(sg_session *s) {
+    sg_pinned_end(s);
+    if (s->pinned_file >= 0) close(s->pinned_file);
+    remove_file(s, "session");
+    remove_file(s, "pinned");
+    sg_handles_close(&s->handles);
+    sg_log_free(s->log);
+    s->log = NULL;
+    s->pinned_file = -1;
+}
+
+sg_session *sg_session_create(sg_server *server, uint32_t slot, uint32_t rank, uint32_t sub, char why[96]) {
+    sg_session *s = calloc(1, sizeof *s);
+    if (s == NULL) {
+        snprintf(why, 96, "the device proxy is out of memory");
+        return NULL;
+    }
+    s->server = server;
+    s->slot = slot;
+    s->rank = rank;
+    s->sub = sub;
+    s->window = rank * SG_WINDOWS_PER_RANK + sub;
+    s->id = atomic_fetch_add(&last_id, 1) + 1;
+    s->pinned_file = -1;
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_mutex_init(&s->bulk, NULL);
+    pthread_mutex_init(&s->log_lock, NULL);
+    pthread_mutex_init(&s->pinned_lock, NULL);
+    pthread_cond_init(&s->changed, NULL);
+    int error = sg_handles_open(&s->handles);
+    if (error == 0) error = (s->log = sg_log_new()) == NULL ? -ENOMEM : 0;
+    if (error == 0) error = map_files(s);
+    if (error == 0) error = sg_worker_start(s);
+    if (error == 0) return s;
+    snprintf(why, 96, error == -EEXIST ? "rank %u's page-locked window is in use (%s)" : "rank %u: no session: %s", rank,
+             strerror(-error));
+    release(s);
+    sg_session_free(s);
+    return NULL;
+}
+
+/* ---- end -------------------------------------------------------------------------------------------------- */
+void sg_session_end(sg_session *s, uint32_t how, uint32_t why_dead) {
+    uint32_t none = SG_DEAD_NO, before = atomic_load(&s->ending);
+    atomic_compare_exchange_strong(&s->why_dead, &none, why_dead);
+    while (before < how && !atomic_compare_exchange_weak(&s->ending, &before, how)) continue;
+    sg_worker_wake_all(s);
+    sg_bulk_wake(s);
+    sg_server_poke(s->server);
+}
+
+static void announce_death(sg_session *s) {
+    uint32_t none = SG_DEAD_NO;
+    atomic_compare_exchange_strong(&s->page->dead, &none, atomic_load(&s->why_dead));
+    for (uint32_t i = 0; i < SG_REPLY_SLOTS; i++)
+        if (atomic_load(&s->replies[i].waiting)) sg_futex_wake(&s->replies[i].done, INT_MAX);
+    sg_futex_wake(&s->page->room, INT_MAX);
+    sg_bulk_wake(s);
+}
+
+/* Until no thread runs a handler of this session.  A handler that is stuck behind endless device work is
+ * helped by destroying its contexts: that is how a driver is told that the work is not wanted any more. */
+static void await_threads(sg_session *s) {
+    uint64_t aborted = 0;
+    int forced = 0;
+    pthread_mutex_lock(&s->lock);
+    while (s->threads != 0) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += 50000000;
+        if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
+        pthread_cond_timedwait(&s->changed, &s->lock, &until);
+        if (s->threads == 0 || atomic_load(&s->ending) != SG_ABORTS) continue;
+        uint64_t now = sg_now_ns();
+        pthread_mutex_unlock(&s->lock);
+        if (aborted == 0) {
+            aborted = now;
+            announce_death(s);
+        }
+        sg_worker_wake_all(s);
+        if (!forced && now - aborted > GRACE_NS) {
+            forced = 1;
+            sg_handles_take_kind(&s->handles, SG_KIND_CONTEXT, destroy, s);
+        }
+        pthread_mutex_lock(&s->lock);
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void *undertaker(void *argument) {
+    sg_session *s = argument;
+    sg_server *server = s->server;
+    server->base.context_set(server->context);
+    sg_calls_session_quit(s);
+    if (atomic_load(&s->ending) == SG_ABORTS) announce_death(s);
+    await_threads(s);
+    announce_death(s);
+    sg_handles_take_all(&s->handles, destroy, s);
+    sg_calls_session_end(s);
+    server->base.context_set(server->context);
+    sg_memory_end(s);
+    release(s);
+    server->base.context_set(NULL);
+    atomic_store(&s->ended, 1);
+    sg_server_poke(server);
+    return NULL;
+}
+
+int sg_session_bury(sg_session *s) {
+    pthread_attr_t attributes;
+    pthread_t thread;
+    sigset_t all, before;
+    sigfillset(&all);
+    sigdelset(&all, SIGBUS), sigdelset(&all, SIGSEGV), sigdelset(&all, SIGFPE), sigdelset(&all, SIGILL);
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = -pthread_create(&thread, &attributes, undertaker, s);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    return error;
+}
+
+void sg_session_free(sg_session *s) {
+    if (s->base != NULL) {
+        sg_fault_forget(s->base);
+        munmap(s->base, SG_SESSION_BYTES);
+    }
+    pthread_cond_destroy(&s->changed);
+    pthread_mutex_destroy(&s->pinned_lock);
+    pthread_mutex_destroy(&s->log_lock);
+    pthread_mutex_destroy(&s->bulk);
+    pthread_mutex_destroy(&s->lock);
+    free(s);
+}

@@ -1,0 +1,139 @@
+/* The insides of a session and of the server: for singularity_core/proxy and the memory interceptor only. */
+#ifndef SG_SESSION_H
+#define SG_SESSION_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "../interceptors/arena.h"
+#include "../transport/ring.h"
+#include "handles.h"
+#include "replay.h"
+#include "server.h"
+
+/* CUresult values that the machinery itself returns or recognises (public: cuda.h). */
+enum { SG_CUDA_SUCCESS = 0, SG_CUDA_INVALID_VALUE = 1, SG_CUDA_OUT_OF_MEMORY = 2, SG_CUDA_CONTEXT_DESTROYED = 709,
+       SG_CUDA_INVALID_HANDLE = 400, SG_CUDA_NOT_SUPPORTED = 801, SG_CUDA_UNKNOWN = 999 };
+
+/* The few driver calls that the machinery needs itself; everything else is the generated dispatch's. */
+struct sg_base_driver {
+    int32_t (*init)(unsigned flags);
+    int32_t (*driver_version)(int *version);
+    int32_t (*device_get)(int *device, int ordinal);
+    int32_t (*device_name)(char *name, int bytes, int device);
+    int32_t (*device_uuid)(uint8_t uuid[16], int device);
+    int32_t (*device_total)(size_t *bytes, int device);
+    int32_t (*device_attribute)(int *value, int attribute, int device);
+    int32_t (*primary_retain)(void **context, int device);
+    int32_t (*primary_release)(int device);
+    int32_t (*context_set)(void *context);
+};
+int sg_base_driver_load(struct sg_base_driver *out, void *library, char why[256]);
+int sg_device_describe(const struct sg_base_driver *driver, int32_t device, struct sg_device_info *out, char why[256]);
+
+enum { SG_GOES_ON = 0, SG_DRAINS = 1 /* the rank said good-bye: finish what is in the ring */, SG_ABORTS = 2 };
+
+struct sg_session {
+    struct sg_server *server;
+    uint64_t id; /* never reused: owner tag in the arena */
+    uint32_t slot, rank, sub, window;
+    uint8_t *base; /* the session file's mapping; the next four point into it */
+    struct sg_session_page *page;
+    struct sg_reply_slot *replies;
+    uint8_t *ring, *staging, *pinned;
+    int pinned_file;
+
+    _Atomic uint64_t head;     /* written by the lead's holder */
+    _Atomic uint32_t lead;     /* 1: some thread drains the ring */
+    _Atomic uint32_t idle;     /* threads that wait for the lead */
+    _Atomic uint32_t ending;   /* SG_DRAINS, SG_ABORTS */
+    _Atomic uint32_t why_dead; /* SG_DEAD_* for the page, once it ends */
+    _Atomic uint32_t faulted;  /* the rank took pages away from under a mapping */
+    pthread_mutex_t lock;      /* threads */
+    pthread_cond_t changed;
+    uint32_t threads;
+    pthread_mutex_t bulk;
+
+    struct sg_handles handles;
+    struct sg_log *log;
+    pthread_mutex_t log_lock;
+    sg_arena *committed; /* what of the page-locked window is mapped */
+    pthread_mutex_t pinned_lock;
+    void *state; /* the handlers' */
+    _Atomic uint32_t replaying;
+    _Atomic uint64_t counters[32];
+    _Atomic uint32_t ended; /* undertaker is through: the server's loop may free the slot */
+};
+
+/* What a thread that runs handlers knows; NULL in other threads. */
+struct sg_worker {
+    sg_session *session;
+    void *current;      /* physical context that is current in this thread, or SG_CONTEXT_UNKNOWN */
+    uint64_t context;   /* virtual handle of the request's context */
+    uint64_t made[64];  /* handles and addresses that the running handler made, for the replay log */
+    uint32_t made_count;
+    const uint64_t *give; /* while replaying: what to hand out instead, in order */
+    uint32_t give_count;
+    uint8_t *message;   /* SG_MAX_MESSAGE_LINES lines */
+    uint8_t *answer;    /* SG_REPLY_PAYLOAD */
+};
+#define SG_CONTEXT_UNKNOWN ((void *)-1)
+extern _Thread_local struct sg_worker *sg_current_worker;
+void sg_made(uint64_t handle);                                  /* notes it for sg_log_create */
+int sg_given(uint32_t kind, uint64_t *handle);                  /* 1: replaying, and this is what to hand out */
+
+struct sg_server {
+    struct sg_base_driver base;
+    struct sg_driver *driver;
+    void *library;
+    const struct sg_hal_table *hal;
+    int32_t device;
+    void *context; /* the device's primary context: for what belongs to no session */
+    char directory[3840];
+    struct sg_door *door;
+    sg_arena *arena;
+    pthread_mutex_t arena_lock;
+    int stop_event, poke_event, epoll;
+    _Atomic uint32_t stopping;
+    struct sg_slot {
+        sg_session *session;
+        int pidfd;
+        uint32_t pid;
+        uint64_t start;
+        uint64_t claiming_since; /* when a half-made claim was first seen */
+        int burying;
+    } slots[SG_DOOR_SLOTS];
+};
+#define SG_HAL_HAS(table, member) \
+    ((table)->struct_size >= offsetof(struct sg_hal_table, member) + sizeof((table)->member) && (table)->member != NULL)
+
+/* session.c */
+sg_session *sg_session_create(sg_server *server, uint32_t slot, uint32_t rank, uint32_t sub, char why[96]);
+void sg_session_end(sg_session *session, uint32_t how, uint32_t why_dead); /* any thread; returns at once */
+int sg_session_bury(sg_session *session);  /* starts the undertaker; `ended` is set when it is through */
+void sg_session_free(sg_session *session); /* after `ended` */
+void sg_server_poke(sg_server *server);    /* makes the server's loop look at its sessions */
+uint64_t sg_process_start(uint32_t pid);   /* field 22 of /proc/<pid>/stat; 0: no such process */
+
+/* worker.c */
+int sg_worker_start(sg_session *session); /* 0 or -errno */
+/* Runs one request as the current worker, with its context made current.  `answer->payload` must be set. */
+int32_t sg_worker_execute(struct sg_worker *worker, const struct sg_request *request, struct sg_answer *answer);
+void sg_worker_wake_all(sg_session *session);
+
+/* memory.c */
+int sg_memory_open(sg_server *server, uint64_t bytes, char why[256]);
+void sg_memory_close(sg_server *server);
+void sg_memory_end(sg_session *session); /* frees what the session holds */
+int sg_pinned_open(sg_session *session);
+void sg_pinned_end(sg_session *session);
+
+/* bulk.c */
+void sg_bulk_wake(sg_session *session);
+
+/* fault.c: SIGBUS inside of [base, base + bytes) gets zero pages and sets *flag */
+int sg_fault_install(void);
+int sg_fault_guard(void *base, uint64_t bytes, _Atomic uint32_t *flag); /* 0 or -ENOSPC */
+void sg_fault_forget(void *base);
+
+#endif

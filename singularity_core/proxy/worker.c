@@ -1,0 +1,223 @@
+/* The threads that drain a session's ring.  See server.h for leader and follower, wait.h for the flags.
+ *
+ * `lead` is 1 while some thread drains.  Who gives it up sets `sleeping` first, and looks at the ring once
+ * more after; who takes it clears `sleeping`.  A producer that published and saw `sleeping` rings the
+ * doorbell, on which every thread without work sleeps.  So a message is never left behind: either its
+ * producer saw `sleeping`, or the thread that set it sees the message. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "session.h"
+
+#define THREADS_MAX (SG_REPLY_SLOTS + 8) /* each waiting rank thread may hold one of ours */
+#define OFFER_ROOM_EVERY (SG_RING_LINES / 16)
+
+_Thread_local struct sg_worker *sg_current_worker;
+
+/* Errors after which CUDA lets nothing more succeed in the context. */
+static int is_sticky(int32_t error) {
+    return error == 214 || error == 220 || error == 700 || error == 702 || error == 710 || (error >= 714 && error <= 719);
+}
+
+static void note_error(sg_session *s, int32_t error) {
+    uint32_t none = 0;
+    atomic_compare_exchange_strong(&s->page->async_error, &none, (uint32_t)error);
+}
+
+/* ---- executing ----------------------------------------------------------------------------------------- */
+static int32_t make_current(struct sg_worker *w, uint32_t index) {
+    sg_session *s = w->session;
+    void *physical = NULL;
+    w->context = index == 0 ? 0 : sg_handles_at(&s->handles, SG_KIND_CONTEXT, index);
+    if (index != 0) {
+        physical = sg_handles_get(&s->handles, SG_KIND_CONTEXT, w->context);
+        if (physical == NULL) return SG_CUDA_CONTEXT_DESTROYED;
+    }
+    if (physical == w->current) return SG_CUDA_SUCCESS;
+    int32_t error = s->server->base.context_set(physical);
+    w->current = error == 0 ? physical : SG_CONTEXT_UNKNOWN;
+    return error;
+}
+
+int32_t sg_worker_execute(struct sg_worker *w, const struct sg_request *request, struct sg_answer *answer) {
+    const struct sg_op *op = &sg_ops[request->op];
+    w->made_count = 0;
+    if (op->flags & SG_OP_NO_CONTEXT) {
+        w->context = request->context == 0 ? 0 : sg_handles_at(&w->session->handles, SG_KIND_CONTEXT, request->context);
+        int32_t result = op->handler(w->session, request, answer);
+        w->current = SG_CONTEXT_UNKNOWN; /* such calls may create, push or destroy contexts */
+        return result;
+    }
+    int32_t error = make_current(w, request->context);
+    return error != 0 ? error : op->handler(w->session, request, answer);
+}
+
+static void send_reply(sg_session *s, uint16_t index, uint32_t call, int32_t result, const struct sg_answer *answer) {
+    struct sg_reply_slot *slot = &s->replies[index];
+    uint32_t bytes = answer->bytes <= SG_REPLY_PAYLOAD ? answer->bytes : SG_REPLY_PAYLOAD;
+    if (bytes != 0) memcpy(slot->payload, answer->payload, bytes);
+    slot->status = result;
+    slot->bytes = bytes;
+    atomic_store(&slot->done, call);
+    if (atomic_load(&slot->waiting)) sg_futex_wake(&slot->done, 1);
+}
+
+/* ---- the lead -------------------------------------------------------------------------------------------- */
+static int ring_ready(sg_session *s) { return sg_ring_ready(s->ring, atomic_load(&s->head)); }
+
+static int take_lead(sg_session *s) {
+    uint32_t vacant = 0;
+    if (!atomic_compare_exchange_strong(&s->lead, &vacant, 1)) return 0;
+    atomic_store(&s->page->sleeping, 0);
+    return 1;
+}
+
+static void give_lead(sg_session *s) {
+    sg_ring_offer_room(s->page, atomic_load(&s->head));
+    atomic_store(&s->page->sleeping, 1);
+    atomic_store(&s->lead, 0);
+}
+
+static void ring_doorbell(sg_session *s, int threads) {
+    atomic_fetch_add(&s->page->doorbell, 1);
+    sg_futex_wake(&s->page->doorbell, threads);
+}
+
+void sg_worker_wake_all(sg_session *s) { ring_doorbell(s, INT_MAX); }
+
+/* Sleeps until there is work and the lead is vacant: 1, with the lead; 0: the session is over. */
+static int await_lead(sg_session *s) {
+    int result = -1;
+    atomic_fetch_add(&s->idle, 1);
+    while (result < 0) {
+        uint32_t seen = atomic_load(&s->page->doorbell), ending = atomic_load(&s->ending);
+        int vacant = atomic_load(&s->lead) == 0, ready = ring_ready(s) || atomic_load(&s->faulted);
+        if (ending == SG_ABORTS || (ending == SG_DRAINS && vacant && !ready)) result = 0;
+        else if (vacant && ready && take_lead(s)) result = 1;
+        else sg_futex_wait(&s->page->doorbell, seen, 10 * SG_WAIT_MS);
+    }
+    atomic_fetch_sub(&s->idle, 1);
+    return result;
+}
+
+static int start_thread(sg_session *s);
+
+/* Lets another thread drain while this one blocks.  0: there is none, so the lead is kept. */
+static int lend_lead(sg_session *s) {
+    if (atomic_load(&s->idle) == 0 && start_thread(s) != 0) return 0;
+    give_lead(s);
+    if (ring_ready(s)) ring_doorbell(s, 1);
+    return 1;
+}
+
+static void violation(sg_session *s, const char *what) {
+    sg_count(s, SG_COUNT_REJECTED, 1);
+    fprintf(stderr, "singularity: rank %u broke the protocol (%s): its session on device %d is closed\n", s->rank, what,
+            s->server->device);
+    sg_session_end(s, SG_ABORTS, SG_DEAD_PROTOCOL);
+}
+
+/* Executes the message in w->message.  1: this thread still leads; 0: another does, or the session ended. */
+static int serve(struct sg_worker *w) {
+    sg_session *s = w->session;
+    const struct sg_message *message = (const struct sg_message *)w->message;
+    struct sg_request request = {message->op, message->bytes, message->context, message->reply, message->payload};
+    struct sg_answer answer = {0, w->answer};
+    uint32_t call = message->call;
+    int replies = request.reply != SG_NO_REPLY;
+    if (request.op >= sg_op_count || (replies && request.reply >= SG_REPLY_SLOTS)) {
+        violation(s, request.op >= sg_op_count ? "unknown call" : "reply slot out of range");
+        return 0;
+    }
+    /* Only a call that its thread waits for may be overtaken; others keep the ring's order. */
+    int lent = (sg_ops[request.op].flags & SG_OP_BLOCKS) && replies && lend_lead(s);
+    int32_t result = sg_worker_execute(w, &request, &answer);
+    int leads = !lent || take_lead(s); /* before the reply: else its reader would wake a follower in vain */
+    if (result != SG_CUDA_SUCCESS && (!replies || is_sticky(result))) note_error(s, result);
+    if (replies) send_reply(s, request.reply, call, result, &answer);
+    return leads;
+}
+
+/* Until the lead is gone or the session ends. */
+static void drain(struct sg_worker *w) {
+    sg_session *s = w->session;
+    struct sg_patience patience = {0};
+    uint64_t head = atomic_load(&s->head), offered = head, messages = 0;
+    int leads = 1;
+    while (leads) {
+        int got = sg_ring_take(s->page, s->ring, &head, (struct sg_message *)w->message);
+        uint32_t ending = atomic_load_explicit(&s->ending, memory_order_acquire);
+        if (atomic_load_explicit(&s->faulted, memory_order_relaxed)) {
+            violation(s, "it truncated a shared file");
+            break;
+        }
+        if (ending == SG_ABORTS) break;
+        if (got > 0) {
+            atomic_store_explicit(&s->head, head, memory_order_release);
+            messages++;
+            leads = serve(w);
+            if (leads) head = atomic_load_explicit(&s->head, memory_order_acquire); /* lent, it may have moved */
+            if (leads && head - offered > OFFER_ROOM_EVERY) sg_ring_offer_room(s->page, offered = head);
+            patience = (struct sg_patience){0};
+        } else if (got < 0) {
+            violation(s, "malformed message");
+            break;
+        } else if (ending == SG_DRAINS || !sg_patience_left(&patience)) {
+            break;
+        }
+    }
+    if (messages != 0) sg_count(s, SG_COUNT_MESSAGES, messages);
+    if (!leads) return;
+    give_lead(s);
+    if (atomic_load(&s->ending) != SG_GOES_ON) sg_worker_wake_all(s); /* the others wait for this to end too */
+}
+
+/* ---- threads ----------------------------------------------------------------------------------------------- */
+static void thread_ends(sg_session *s) {
+    pthread_mutex_lock(&s->lock);
+    s->threads--;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void *worker_main(void *argument) {
+    sg_session *s = argument;
+    struct sg_worker worker = {.session = s, .current = SG_CONTEXT_UNKNOWN};
+    worker.message = aligned_alloc(SG_LINE, SG_MAX_MESSAGE_LINES * SG_LINE);
+    worker.answer = aligned_alloc(SG_LINE, SG_REPLY_PAYLOAD + 32);
+    sg_current_worker = &worker;
+    if (worker.message != NULL && worker.answer != NULL)
+        while (await_lead(s)) drain(&worker);
+    else sg_session_end(s, SG_ABORTS, SG_DEAD_PROXY);
+    sg_current_worker = NULL;
+    s->server->base.context_set(NULL);
+    free(worker.message);
+    free(worker.answer);
+    thread_ends(s);
+    return NULL;
+}
+
+static int start_thread(sg_session *s) {
+    pthread_attr_t attributes;
+    pthread_t thread;
+    sigset_t all, before;
+    pthread_mutex_lock(&s->lock);
+    int error = s->threads >= THREADS_MAX ? -EAGAIN : 0;
+    s->threads += error == 0;
+    pthread_mutex_unlock(&s->lock);
+    if (error != 0) return error;
+    /* signals are the main thread's business; faults must come through */
+    sigfillset(&all);
+    sigdelset(&all, SIGBUS), sigdelset(&all, SIGSEGV), sigdelset(&all, SIGFPE), sigdelset(&all, SIGILL);
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    error = -pthread_create(&thread, &attributes, worker_main, s);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    if (error != 0) thread_ends(s);
+    return error;
+}
+
+int sg_worker_start(sg_session *s) { return start_thread(s); }
