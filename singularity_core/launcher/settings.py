@@ -1,0 +1,164 @@
+"""What a job is, once its command line has been understood, and what its ranks see of it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import itertools
+import os
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import LaunchError
+from .processes import JOB_VARIABLE
+
+MAX_RANKS = 1024
+"""Page-locked windows exist for global ranks below this (transport/layout.h)."""
+
+
+@dataclass(frozen=True)
+class JobSettings:
+    """A job on this node."""
+
+    backend: str
+    command: tuple[str, ...]
+    """What each rank runs."""
+    ranks: int
+    devices: int
+    """Physical devices in use: ordinals 0 to this number, exclusively."""
+    proxied: bool
+    run_id: str
+    """The name that users gave or see; not the internal job name."""
+    master_addr: str
+    master_port: int
+    role: str = "default"
+    log_dir: Path | None = None
+    """Where each rank's folder with its logs goes."""
+    grace_seconds: float = 30.0
+    """Between a polite signal and SIGKILL."""
+
+
+def device_of_rank(local_rank: int, ranks: int, devices: int) -> int:
+    """The physical device that serves a rank: neighbours share when there are more ranks than devices."""
+    if ranks <= devices:
+        return local_rank
+    return local_rank * devices // ranks
+
+
+def visible_devices(ranks: int, devices: int) -> list[int]:
+    """The physical device behind each ordinal that a rank sees.  There are at least as many ordinals as
+    ranks, so that scripts that choose device LOCAL_RANK work also where ranks share a device."""
+    return [device_of_rank(ordinal, ranks, devices) for ordinal in range(max(ranks, devices))]
+
+
+def build_command(target: Sequence[str], *, module: bool, no_python: bool) -> tuple[str, ...]:
+    """The command of a rank: a script for this Python by default."""
+    if no_python:
+        return tuple(target)
+    return (sys.executable, "-u", *(["-m"] if module else []), *target)
+
+
+def new_attempt(directory: Path) -> Path:
+    """Makes the first `attempt_N` in `directory` that is not there yet.  `LaunchError` when it cannot."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for number in itertools.count():
+            with contextlib.suppress(FileExistsError):
+                (directory / f"attempt_{number}").mkdir()
+                return directory / f"attempt_{number}"
+    except OSError as error:
+        raise LaunchError(
+            f"No logs can be kept in {directory}: {error.strerror}.", remedy="Choose another --log-dir."
+        ) from error
+    raise AssertionError("unreachable")
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on at this moment."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def client_library_directory() -> Path:
+    """The directory with the libcuda.so.1 that ranks load.  `LaunchError` when the installation lacks it."""
+    directory = Path(__file__).parent.parent / "lib" / "rank"
+    if not (directory / "libcuda.so.1").is_file():
+        raise LaunchError(
+            f"There is no libcuda.so.1 in {directory}: the native part of singularity-hal is not installed.",
+            remedy="Install the wheel (pip install .) instead of running from a source tree.",
+        )
+    return directory
+
+
+def nvrtc_directory() -> Path | None:
+    """Where the wheel nvidia-cuda-nvrtc, if installed, keeps libnvrtc.so."""
+    spec = importlib.util.find_spec("nvidia")
+    for place in (spec.submodule_search_locations or []) if spec else []:
+        for library in sorted(Path(place).glob("*/lib/libnvrtc.so.*"), reverse=True):
+            return library.parent
+    return None
+
+
+def joined_path(first: Sequence[Path | str], inherited: str, last: Sequence[Path | str] = ()) -> str:
+    """A search path: `first`, then what the user had, then `last`; each directory once."""
+    parts = [str(part) for part in first] + inherited.split(":") + [str(part) for part in last]
+    return ":".join(dict.fromkeys(filter(None, parts)))
+
+
+def job_environment(
+    settings: JobSettings, job: str, inherited: Mapping[str, str], library_directory: Path | None
+) -> dict[str, str]:
+    """What all ranks have in common: torchrun's names, and the library paths."""
+    environment = dict(inherited)
+    nvrtc = nvrtc_directory()
+    environment |= {
+        JOB_VARIABLE: job,
+        "LD_LIBRARY_PATH": joined_path(
+            [library_directory] if library_directory else [],
+            inherited.get("LD_LIBRARY_PATH", ""),
+            [nvrtc] if nvrtc else [],
+        ),
+        "SINGULARITY_BACKEND": settings.backend,
+        "GROUP_RANK": "0",
+        "GROUP_WORLD_SIZE": "1",
+        "WORLD_SIZE": str(settings.ranks),
+        "LOCAL_WORLD_SIZE": str(settings.ranks),
+        "ROLE_WORLD_SIZE": str(settings.ranks),
+        "ROLE_NAME": settings.role,
+        "MASTER_ADDR": settings.master_addr,
+        "MASTER_PORT": str(settings.master_port),
+        "TORCHELASTIC_RUN_ID": settings.run_id,
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+    }
+    if settings.ranks > 1:
+        environment.setdefault("OMP_NUM_THREADS", "1")
+    return environment
+
+
+def rank_environment(
+    settings: JobSettings, common: Mapping[str, str], local_rank: int, job_directory: Path
+) -> dict[str, str]:
+    """The environment of one rank (with one node, global and local rank are the same)."""
+    environment = dict(common)
+    for name in ("RANK", "LOCAL_RANK", "ROLE_RANK", "SINGULARITY_RANK"):
+        environment[name] = str(local_rank)
+    environment.pop("SINGULARITY_DEVICES", None)
+    if settings.proxied:
+        environment["SINGULARITY_DEVICES"] = ":".join(
+            str(job_directory / f"device-{device}")
+            for device in visible_devices(settings.ranks, settings.devices)
+        )
+        # The proxies inherited it and apply it; a second time it would hide the wrong devices.
+        environment.pop("CUDA_VISIBLE_DEVICES", None)
+    return environment
+
+
+def proxy_environment(job: str, extra: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a proxy: the user's own, and what its backend asks for."""
+    return {**os.environ, **extra, JOB_VARIABLE: job}

@@ -1,0 +1,335 @@
+"""Runs a job: starts proxies and ranks, watches everything, and ends everything.
+
+One thread, one selector.  Processes are watched through pidfds, their output through pipes, signals through
+the wake-up descriptor.  What happens:
+
+* the first failure by time is the root cause.  Within one turn of the loop a dead proxy counts as earlier
+  than a dead rank, because a rank that loses its proxy dies of that;
+* on a failure or a signal the ranks get a polite signal, then the grace period, then SIGKILL;
+* whatever the outcome, in the end no descendant is left (this process is a subreaper, so orphans are
+  descendants too), and no file in the job's directory.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .door import Dead, mark_dead
+from .errors import LaunchError
+from .guardian import Guardian
+from .job_directory import JobDirectory
+from .output import Relay
+from .processes import Ending, die_with_parent, kill_all, live_descendants
+from .report import Failure, describe_failure, say
+from .settings import JobSettings, device_of_rank, proxy_environment, rank_environment
+
+_PROXY_START_SECONDS = 120.0
+_PROXY_STOP_SECONDS = 10.0
+_SWEEP_SECONDS = 10.0
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+@dataclass
+class Member:
+    """A process that the launcher started."""
+
+    label: str
+    proxy: bool
+    index: int
+    """Local rank, or ordinal of the device."""
+    process: subprocess.Popen[bytes]
+    pidfd: int
+    relays: list[Relay]
+    errors: Relay
+    """The one of `relays` that carries stderr."""
+    ready: bool = False
+    ending: Ending | None = field(default=None)
+
+
+class Supervisor:
+    """The life of one job on this node."""
+
+    def __init__(
+        self,
+        settings: JobSettings,
+        directory: JobDirectory,
+        guardian: Guardian,
+        *,
+        common_environment: Mapping[str, str],
+        backend_environment: Mapping[str, str],
+    ) -> None:
+        self._settings = settings
+        self._directory = directory
+        self._guardian = guardian
+        self._common_environment = common_environment
+        self._backend_environment = backend_environment
+        self._selector = selectors.DefaultSelector()
+        self._members: list[Member] = []
+        self._failure: Failure | None = None
+        self._signals: list[int] = []
+        self._ending = False  # endings are no failures any more
+        self._wakeup = -1
+
+    def run(self) -> int:
+        """Runs the job to its end; returns the launcher's exit code.  Leaves no process of the job."""
+        restore = self._catch_signals()
+        try:
+            self._start_and_wait()
+            return self._exit_code()
+        finally:
+            self._clean_up()
+            restore()
+
+    def _start_and_wait(self) -> None:
+        if self._settings.proxied:
+            for device in sorted({self._device_of(rank) for rank in range(self._settings.ranks)}):
+                self._start_proxy(device)
+            deadline = time.monotonic() + _PROXY_START_SECONDS
+            while not self._stopping and not all(member.ready for member in self._proxies):
+                if time.monotonic() > deadline:
+                    late = [m.label for m in self._proxies if not m.ready]
+                    raise LaunchError(
+                        f"{', '.join(late)} was not ready within {_PROXY_START_SECONDS:.0f} s.",
+                        remedy="See its messages above, and `singularity-ctl doctor`.",
+                    )
+                self._turn(1.0)
+        for rank in range(self._settings.ranks):
+            if not self._stopping:
+                self._start_rank(rank)
+        while not self._stopping and self._running(self._ranks):
+            self._turn(None)
+
+    # ---- state -------------------------------------------------------------------------------------
+
+    @property
+    def _ranks(self) -> list[Member]:
+        return [member for member in self._members if not member.proxy]
+
+    @property
+    def _proxies(self) -> list[Member]:
+        return [member for member in self._members if member.proxy]
+
+    @staticmethod
+    def _running(members: list[Member]) -> list[Member]:
+        return [member for member in members if member.ending is None]
+
+    @property
+    def _stopping(self) -> bool:
+        return self._failure is not None or bool(self._signals)
+
+    def _device_of(self, rank: int) -> int:
+        return device_of_rank(rank, self._settings.ranks, self._settings.devices)
+
+    def _exit_code(self) -> int:
+        if self._failure is not None:
+            for line in describe_failure(self._failure):
+                say(line)
+            return self._failure.exit_code
+        if self._signals:
+            return 128 + self._signals[0]
+        return 0
+
+    # ---- starting ------------------------------------------------------------------------------------
+
+    def _start_proxy(self, device: int) -> None:
+        ready, tell = os.pipe2(os.O_CLOEXEC)
+        command = [
+            *(sys.executable, "-P", "-m", "singularity_core.proxy"),
+            *("--backend", self._settings.backend, "--device", str(device)),
+            *("--directory", str(self._directory.device_directory(device)), "--ready-fd", str(tell)),
+        ]
+        errors = Relay(2, prefix=f"[proxy {device}] ", log=self._log(f"proxy-{device}", "stderr"))
+        environment = proxy_environment(self._directory.job, self._backend_environment)
+        member = self._start(
+            f"the proxy of device {device}", device, command, environment, [errors], tell=tell, stdout=None
+        )
+        os.close(tell)
+        self._selector.register(ready, selectors.EVENT_READ, lambda: self._proxy_says(member, ready))
+
+    def _proxy_says(self, member: Member, ready: int) -> None:
+        member.ready = bool(os.read(ready, 64))
+        self._selector.unregister(ready)
+        os.close(ready)  # without a word: it is dying, and its pidfd will say so
+
+    def _start_rank(self, rank: int) -> None:
+        environment = rank_environment(self._settings, self._common_environment, rank, self._directory.path)
+        log_dir = self._settings.log_dir
+        prefix = f"[rank{rank}]: " if log_dir and self._settings.ranks > 1 else ""
+        relays = [Relay(2, prefix=prefix, log=self._log(str(rank), "stderr"))]
+        stdout = None  # the launcher's own: a terminal stays a terminal
+        if log_dir:
+            relays.append(Relay(1, prefix=prefix, log=self._log(str(rank), "stdout")))
+            stdout = relays[1].writing
+        self._start(f"rank {rank}", rank, self._settings.command, environment, relays, stdout=stdout)
+
+    def _start(
+        self,
+        label: str,
+        index: int,
+        command: list[str] | tuple[str, ...],
+        environment: Mapping[str, str],
+        relays: list[Relay],
+        *,
+        stdout: int | None,
+        tell: int | None = None,
+    ) -> Member:
+        try:
+            process = subprocess.Popen(
+                command,
+                env=environment,
+                stdout=stdout,
+                stderr=relays[0].writing,
+                stdin=subprocess.DEVNULL if tell is not None else None,
+                pass_fds=[] if tell is None else [tell],
+                start_new_session=True,
+                preexec_fn=die_with_parent(os.getpid()),
+            )
+        except OSError as error:
+            missing = isinstance(error, FileNotFoundError)
+            raise LaunchError(
+                f"{label} could not be started: {command[0]}: {error.strerror}.",
+                remedy="With --no-python the program must be an executable file.",
+                exit_code=127 if missing else 126,
+            ) from error
+        self._guardian.know(process.pid)
+        member = Member(
+            label, tell is not None, index, process, os.pidfd_open(process.pid), relays, relays[0]
+        )
+        self._members.append(member)
+        for relay in relays:
+            relay.close_writing()
+            self._selector.register(relay.reading, selectors.EVENT_READ, self._pump(relay))
+        self._selector.register(member.pidfd, selectors.EVENT_READ, member)
+        return member
+
+    def _pump(self, relay: Relay) -> Callable[[], None]:
+        def pump() -> None:
+            if not relay.pump():
+                self._selector.unregister(relay.reading)
+
+        return pump
+
+    def _log(self, place: str, stream: str) -> Path | None:
+        log_dir = self._settings.log_dir
+        return None if log_dir is None else log_dir / place / f"{stream}.log"
+
+    # ---- watching --------------------------------------------------------------------------------------
+
+    def _turn(self, timeout: float | None) -> None:
+        """Waits for events once, and handles all that have happened."""
+        ended: list[Member] = []
+        for key, _ in self._selector.select(timeout):
+            if isinstance(key.data, Member):
+                ended.append(key.data)
+            else:
+                key.data()
+        if any(not member.proxy for member in ended):  # did it lose its proxy?
+            ended += [m for m in self._running(self._proxies) if m not in ended and _has_ended(m)]
+        for member in sorted(ended, key=lambda m: (not m.proxy, m.index)):
+            self._ended(member)
+        self._reap_orphans()
+
+    def _ended(self, member: Member) -> None:
+        returncode = member.process.wait()
+        member.ending = Ending(returncode)
+        self._selector.unregister(member.pidfd)
+        os.close(member.pidfd)
+        for relay in member.relays:
+            if relay.reading in self._selector.get_map():
+                self._selector.unregister(relay.reading)
+            relay.close()
+        if member.proxy:
+            mark_dead(self._directory.device_directory(member.index), Dead.PROXY)
+        if not self._ending and self._failure is None and (member.proxy or returncode != 0):
+            self._failure = self._blame(member)
+
+    def _blame(self, member: Member) -> Failure:
+        assert member.ending is not None
+        users = [r.index for r in self._ranks if self._device_of(r.index) == member.index]
+        return Failure(
+            label=member.label,
+            pid=member.process.pid,
+            ending=member.ending,
+            when=time.time(),
+            tail=member.errors.tail,
+            log=member.errors.log_path,
+            affected=[f"rank {rank}" for rank in users] if member.proxy else [],
+            proxy=member.proxy,
+        )
+
+    def _reap_orphans(self) -> None:
+        """Collects descendants that lost their parent; the kernel made them our children."""
+        known = {member.process.pid for member in self._members}
+        try:
+            while (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+                if found.si_pid in known:
+                    return  # its pidfd is ready; the rest is looked at next time
+                os.waitpid(found.si_pid, os.WNOHANG)
+        except ChildProcessError:
+            return
+
+    # ---- signals -----------------------------------------------------------------------------------------
+
+    def _catch_signals(self) -> Callable[[], None]:
+        self._wakeup, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        before = {number: signal.getsignal(number) for number in (*_SIGNALS, signal.SIGCHLD)}
+        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        for number in before:
+            signal.signal(number, lambda *_: None)
+        self._selector.register(self._wakeup, selectors.EVENT_READ, self._take_signals)
+
+        def restore() -> None:
+            signal.set_wakeup_fd(-1)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            os.close(self._wakeup)
+            os.close(writing)
+
+        return restore
+
+    def _take_signals(self) -> None:
+        for number in os.read(self._wakeup, 4096):
+            if number == signal.SIGCHLD:
+                continue  # only there to wake the loop for orphans
+            self._signals.append(number)
+            name = signal.Signals(number).name
+            if len(self._signals) == 1:
+                say(f"got {name}; stopping the ranks (once more to kill them)")
+
+    # ---- ending ------------------------------------------------------------------------------------------
+
+    def _clean_up(self) -> None:
+        self._ending = True
+        self._stop(
+            self._ranks, self._signals[0] if self._signals else signal.SIGTERM, self._settings.grace_seconds
+        )
+        self._stop(self._proxies, signal.SIGTERM, _PROXY_STOP_SECONDS)
+        deadline = time.monotonic() + _SWEEP_SECONDS
+        while time.monotonic() < deadline and (left := live_descendants(os.getpid())):
+            kill_all(left)
+            self._reap_orphans()
+            time.sleep(0.01)
+        self._reap_orphans()
+        self._selector.close()
+
+    def _stop(self, members: list[Member], number: int, grace: float) -> None:
+        """Asks politely, waits, kills.  A second signal from the user, now or before, cuts the wait."""
+        kill_all((m.process.pid for m in self._running(members)), number)
+        deadline = time.monotonic() + grace
+        while self._running(members) and len(self._signals) < 2 and time.monotonic() < deadline:
+            self._turn(min(1.0, max(0.0, deadline - time.monotonic())))
+        kill_all(m.process.pid for m in self._running(members))
+        while self._running(members):
+            self._turn(1.0)
+
+
+def _has_ended(member: Member) -> bool:
+    return os.waitid(os.P_PIDFD, member.pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
