@@ -1,0 +1,38 @@
+"""Runs kernel cases in one process and writes one JSON line per case: {"case", "error"}.
+
+    run_cases.py RESULTS [CASE ...]
+
+A case that starts writes its name first, so that the reader knows which one a crash belongs to.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+import all_cases  # noqa: E402
+import driver  # noqa: E402
+
+
+def main() -> None:
+    results, wanted = sys.argv[1], sys.argv[2:] or list(all_cases.CASES)
+    with open(results, "a", encoding="utf-8", buffering=1) as output:
+        device: driver.Device | None = None
+        for name in wanted:
+            output.write(json.dumps({"case": name, "started": True}) + "\n")
+            error = None
+            try:
+                device = device or driver.Device()
+                all_cases.CASES[name](device)
+            except Exception as problem:  # reported to the reader, which fails the test
+                error = "".join(traceback.format_exception(problem)[-12:])
+                if isinstance(problem, driver.DriverError):
+                    device = None  # the context may hold a sticky error
+            output.write(json.dumps({"case": name, "error": error}) + "\n")
+
+
+if __name__ == "__main__":
+    main()
