@@ -157,7 +157,18 @@ static void forget_claimant(struct sg_slot *slot) {
     slot->burying = 0;
 }
 
-/* 0: served; else the claim is refused and `why` says why. */
+/* The slot of the session that has this window; SG_DOOR_SLOTS: none. */
+static uint32_t holder_of(const sg_server *server, uint32_t window) {
+    uint32_t i = 0;
+    while (i < SG_DOOR_SLOTS && (server->slots[i].session == NULL || server->slots[i].session->window != window)) i++;
+    return i;
+}
+
+static int is_over(const struct sg_slot *slot) {
+    return atomic_load(&slot->session->ending) != SG_GOES_ON || sg_process_start(slot->pid) != slot->start;
+}
+
+/* 0: served; 1: not yet, its predecessor is still being buried; -1: refused, `why` says why. */
 static int admit(sg_server *server, uint32_t index, char why[96]) {
     struct sg_slot *slot = &server->slots[index];
     struct sg_claim *claim = &server->door->slots[index];
@@ -168,15 +179,15 @@ static int admit(sg_server *server, uint32_t index, char why[96]) {
         snprintf(why, 96, "rank %u, child %u is outside of what one job may have", rank, sub);
         return -1;
     }
+    uint32_t holder = holder_of(server, rank * SG_WINDOWS_PER_RANK + sub);
+    if (holder < SG_DOOR_SLOTS && is_over(&server->slots[holder])) return 1;
+    if (holder < SG_DOOR_SLOTS) {
+        snprintf(why, 96, "rank %u, child %u has a session already (process %u)", rank, sub, server->slots[holder].pid);
+        return -1;
+    }
     slot->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
     if (slot->pidfd < 0 || sg_process_start(pid) != start || start == 0) {
         snprintf(why, 96, "the device proxy sees no process %u like the claimant", pid);
-        return -1;
-    }
-    for (uint32_t i = 0; i < SG_DOOR_SLOTS; i++) {
-        sg_session *other = server->slots[i].session;
-        if (other == NULL || other->window != rank * SG_WINDOWS_PER_RANK + sub) continue;
-        snprintf(why, 96, "rank %u, child %u has a session already (process %u)", rank, sub, server->slots[i].pid);
         return -1;
     }
     slot->session = sg_session_create(server, index, rank, sub, why);
@@ -195,7 +206,9 @@ static void serve_claim(sg_server *server, uint32_t index) {
     char why[96] = "";
     uint32_t claimed = SG_SLOT_CLAIMED;
     slot->claiming_since = 0;
-    if (admit(server, index, why) == 0) {
+    int refused = admit(server, index, why);
+    if (refused > 0) return;
+    if (refused == 0) {
         if (atomic_compare_exchange_strong(&claim->state, &claimed, SG_SLOT_OPEN)) {
             sg_futex_wake(&claim->state, INT_MAX);
         } else { /* the rank gave up meanwhile */
@@ -241,6 +254,7 @@ static void finish_session(sg_server *server, uint32_t index) {
     claim->pid = 0;
     claim->pid_start = 0;
     set_state(claim, SG_SLOT_FREE);
+    sg_server_poke(server); /* its successor may be waiting in a slot that was looked at already */
 }
 
 static void look_at(sg_server *server, uint32_t index) {
