@@ -138,7 +138,8 @@ static int map_files(sg_session *s) {
     s->page->generation = 1;
     s->page->rank = s->rank;
     s->page->window = s->window;
-    atomic_store(&s->page->sleeping, 1);
+    s->page->barriers = (uint32_t)s->server->barriers;
+    atomic_store(&s->page->sleeping, s->sleeps = 1);
     s->pinned_file = make_file(s, "pinned", SG_PINNED_WINDOW, 0);
     return s->pinned_file < 0 ? s->pinned_file : sg_pinned_open(s);
 }

@@ -45,6 +45,7 @@ struct sg_session {
 
     _Atomic uint64_t head;     /* written by the lead's holder */
     _Atomic uint32_t lead;     /* 1: some thread drains the ring */
+    uint32_t sleeps;           /* the lead's holder's, too: how often it was given up; never 0 */
     _Atomic uint32_t idle;     /* threads that wait for the lead */
     _Atomic uint32_t ending;   /* SG_DRAINS, SG_ABORTS */
     _Atomic uint32_t why_dead; /* SG_DEAD_* for the page, once it ends */
@@ -95,6 +96,7 @@ struct sg_server {
     pthread_mutex_t arena_lock;
     int stop_event, poke_event, epoll;
     _Atomic uint32_t stopping;
+    int barriers; /* the kernel has membarrier for all processes */
     struct sg_slot {
         sg_session *session;
         int pidfd;

@@ -75,8 +75,16 @@ static int take_lead(sg_session *s) {
 
 static void give_lead(sg_session *s) {
     sg_ring_offer_room(s->page, atomic_load(&s->head));
-    atomic_store(&s->page->sleeping, 1);
+    s->sleeps += s->sleeps == UINT32_MAX ? 2 : 1;
+    atomic_store(&s->page->sleeping, s->sleeps);
     atomic_store(&s->lead, 0);
+}
+
+/* As above, with nothing left to do.  What a rank has posted lightly, before it could see `sleeping`, is visible
+ * to us after the barrier.  Lending the lead needs none: while a call is in flight, ranks post heavily. */
+static void rest(sg_session *s) {
+    give_lead(s);
+    if (s->server->barriers) sg_membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED);
 }
 
 static void ring_doorbell(sg_session *s, int threads) {
@@ -169,7 +177,7 @@ static void drain(struct sg_worker *w) {
     }
     if (messages != 0) sg_count(s, SG_COUNT_MESSAGES, messages);
     if (!leads) return;
-    give_lead(s);
+    rest(s);
     if (atomic_load(&s->ending) != SG_GOES_ON) sg_worker_wake_all(s); /* the others wait for this to end too */
 }
 

@@ -78,10 +78,13 @@ struct sg_session_page { /* 4 KiB; groups that different sides write lie on diff
     uint32_t protocol;
     uint32_t generation;      /* proxy: grows with each proxy that serves this session */
     uint32_t rank, window;    /* proxy: copied from the claim */
-    uint32_t reserved0[10];
+    uint32_t barriers;        /* proxy: 1 when it makes all ranks' stores visible (membarrier) before it
+                                 sleeps, so that a post needs no barrier of its own */
+    uint32_t reserved0[9];
     _Alignas(64) _Atomic uint64_t head; /* proxy: first line not consumed */
     _Alignas(64) _Atomic uint32_t doorbell;  /* rank: bumped to wake the proxy */
-    _Alignas(64) _Atomic uint32_t sleeping;  /* proxy: 1 while nobody polls the ring */
+    _Alignas(64) _Atomic uint32_t sleeping;  /* proxy: not 0 while nobody polls the ring; another value each time,
+                                                so that ranks ring the doorbell once for each */
     _Atomic uint32_t room;                   /* proxy: bumped after head moves while `full` is set */
     _Alignas(64) _Atomic uint32_t full;      /* rank: 1 while a producer sleeps on `room` */
     _Alignas(64) _Atomic uint32_t async_error; /* proxy: first error of a fire-and-forget call or of

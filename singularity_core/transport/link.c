@@ -17,6 +17,22 @@
 #define SHARED_SLOT (SG_REPLY_SLOTS - 1) /* for threads that found no slot of their own */
 #define READY_MS 30000u
 
+/* The producer lock, biased towards the thread that posts most: a lock instruction per message would cost
+ * more than the message.  The owner takes it with plain stores; any other thread first revokes the bias
+ * (with a barrier that the kernel puts into the owner), and from then on all use the mutex, until one
+ * thread has had it many times in a row. */
+struct producer_lock {
+    pthread_mutex_t mutex;
+    int can_bias;
+    _Atomic uint64_t owner; /* thread that may take the short way; 0: none */
+    _Atomic uint32_t held;  /* by the owner, the short way */
+    /* what follows belongs to the holder */
+    int short_way;          /* how it was taken */
+    uint64_t last;          /* who had the mutex last, and how often in a row */
+    uint32_t streak;
+};
+#define BIAS_AFTER 256u
+
 struct sg_link {
     struct sg_door *door;
     struct sg_claim *claim;
@@ -28,11 +44,51 @@ struct sg_link {
     _Atomic uint32_t closed;
     pthread_key_t slot_key;
     pthread_mutex_t shared_slot, bulk;
-    pthread_mutex_t lock; /* from begin to post or call: guards what follows */
+    struct producer_lock lock; /* from begin to post or call: guards what follows */
+    int light;                 /* posts need no barrier, see wait.h ... */
+    _Atomic uint32_t calls;    /* ... unless a call is in flight: then the proxy lends its lead without one */
     struct sg_producer producer;
     struct sg_message *open;
     uint32_t open_lines;
 };
+
+/* ---- producer lock --------------------------------------------------------------------------------- */
+static void lock_init(struct producer_lock *lock) {
+    pthread_mutex_init(&lock->mutex, NULL);
+    lock->can_bias = sg_membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0;
+}
+
+static void lock_take(struct producer_lock *lock) {
+    uint64_t me = (uint64_t)pthread_self();
+    if (atomic_load_explicit(&lock->owner, memory_order_relaxed) == me) {
+        atomic_store_explicit(&lock->held, 1, memory_order_relaxed);
+        atomic_signal_fence(memory_order_seq_cst);
+        if (atomic_load_explicit(&lock->owner, memory_order_acquire) == me) {
+            lock->short_way = 1;
+            return;
+        }
+        atomic_store_explicit(&lock->held, 0, memory_order_release);
+    }
+    pthread_mutex_lock(&lock->mutex);
+    if (atomic_load_explicit(&lock->owner, memory_order_relaxed) != 0) {
+        atomic_store(&lock->owner, 0);
+        sg_membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+        while (atomic_load_explicit(&lock->held, memory_order_acquire)) sched_yield();
+        lock->streak = 0;
+    }
+    lock->streak = lock->last == me ? lock->streak + 1 : 0;
+    lock->last = me;
+    lock->short_way = 0;
+}
+
+static void lock_release(struct producer_lock *lock) {
+    if (lock->short_way) {
+        atomic_store_explicit(&lock->held, 0, memory_order_release);
+        return;
+    }
+    if (lock->streak >= BIAS_AFTER && lock->can_bias) atomic_store(&lock->owner, lock->last);
+    pthread_mutex_unlock(&lock->mutex);
+}
 
 /* ---- files and windows --------------------------------------------------------------------------- */
 static void *map_file(const char *directory, const char *name, uint64_t bytes, int protection, int *file) {
@@ -170,6 +226,7 @@ static int map_session(struct sg_link *link, const char *directory, uint32_t win
     link->producer.page = link->page;
     link->producer.ring = at + SG_RING_OFFSET;
     link->producer.head = link->producer.tail = atomic_load(&link->page->head);
+    link->light = link->page->barriers && sg_membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED) == 0;
     snprintf(name, sizeof name, "%u.pinned", index);
     if (map_file(directory, name, SG_PINNED_WINDOW, PROT_READ | PROT_WRITE, &link->pinned_file) == NULL) return -errno;
     link->pinned = (uint8_t *)(SG_PINNED_BASE + window * SG_PINNED_WINDOW);
@@ -208,7 +265,7 @@ int sg_link_open(sg_link **out, const char *directory, uint32_t rank, uint32_t s
     }
     struct sg_link *link = calloc(1, sizeof *link);
     if (link == NULL) return -ENOMEM;
-    pthread_mutex_init(&link->lock, NULL);
+    lock_init(&link->lock);
     pthread_mutex_init(&link->bulk, NULL);
     pthread_mutex_init(&link->shared_slot, NULL);
     link->pinned_file = -1;
@@ -287,14 +344,14 @@ int sg_link_pinned_commit(sg_link *link, uint64_t offset, uint64_t bytes, int on
 uint8_t *sg_link_begin(sg_link *link, uint32_t op, uint32_t context, uint32_t bytes) {
     uint32_t lines = sg_ring_lines(bytes);
     if (bytes > SG_MAX_PAYLOAD || sg_link_dead(link) != SG_DEAD_NO) return NULL;
-    pthread_mutex_lock(&link->lock);
+    lock_take(&link->lock);
     struct sg_patience patience = {0};
     struct sg_message *message;
     while ((message = sg_ring_reserve(&link->producer, lines)) == NULL) {
         if (sg_patience_left(&patience)) continue;
         sg_ring_wait_room(&link->producer);
         if (dead_after_wait(link) != SG_DEAD_NO) {
-            pthread_mutex_unlock(&link->lock);
+            lock_release(&link->lock);
             return NULL;
         }
     }
@@ -310,9 +367,15 @@ uint8_t *sg_link_begin(sg_link *link, uint32_t op, uint32_t context, uint32_t by
     return message->payload;
 }
 
+/* The lock is held.  A call raises `calls` before it lets go of the lock, and lowers it after its reply. */
+static void publish(struct sg_link *link) {
+    int light = link->light && atomic_load_explicit(&link->calls, memory_order_acquire) == 0;
+    sg_ring_publish(&link->producer, link->open, link->open_lines, light);
+}
+
 void sg_link_post(sg_link *link) {
-    sg_ring_publish(&link->producer, link->open, link->open_lines);
-    pthread_mutex_unlock(&link->lock);
+    publish(link);
+    lock_release(&link->lock);
 }
 
 static struct sg_reply_slot *own_slot(struct sg_link *link) {
@@ -342,12 +405,14 @@ static struct sg_reply_slot *publish_call(struct sg_link *link, uint32_t *call) 
     *call = atomic_load_explicit(&slot->done, memory_order_relaxed) + 1;
     link->open->reply = (uint16_t)(slot - link->replies);
     link->open->call = *call;
-    sg_ring_publish(&link->producer, link->open, link->open_lines);
-    pthread_mutex_unlock(&link->lock);
+    publish(link);
+    atomic_fetch_add(&link->calls, 1);
+    lock_release(&link->lock);
     return slot;
 }
 
 static int32_t end_call(struct sg_link *link, struct sg_reply_slot *slot, int32_t status) {
+    atomic_fetch_sub(&link->calls, 1);
     if (slot == &link->replies[SHARED_SLOT]) pthread_mutex_unlock(&link->shared_slot);
     return status;
 }

@@ -34,6 +34,7 @@ struct sg_producer {
     uint8_t *ring;
     uint64_t tail; /* next line to write */
     uint64_t head; /* as last seen: reading the shared word only when the ring looks full */
+    uint32_t rung; /* the consumer's sleep that was ended last: waking takes it longer than many posts take us */
 };
 
 static inline void sg_ring_zero_seq(uint8_t *ring, uint64_t line) {
@@ -71,11 +72,19 @@ static inline void sg_ring_wait_room(struct sg_producer *p) {
     atomic_store(&page->full, 0);
 }
 
-static inline void sg_ring_publish(struct sg_producer *p, struct sg_message *message, uint32_t lines) {
+/* `light`: the proxy makes the stores of ranks visible before it sleeps (see wait.h). */
+static inline void sg_ring_publish(struct sg_producer *p, struct sg_message *message, uint32_t lines, int light) {
     sg_ring_zero_seq(p->ring, p->tail + lines);
-    atomic_store(&message->seq, p->tail + 1);
+    if (light) {
+        atomic_store_explicit(&message->seq, p->tail + 1, memory_order_release);
+        atomic_signal_fence(memory_order_seq_cst);
+    } else {
+        atomic_store(&message->seq, p->tail + 1);
+    }
     p->tail += lines;
-    if (atomic_load(&p->page->sleeping)) {
+    uint32_t sleep = atomic_load(&p->page->sleeping);
+    if (sleep != 0 && sleep != p->rung) {
+        p->rung = sleep;
         atomic_fetch_add(&p->page->doorbell, 1);
         sg_futex_wake(&p->page->doorbell, 1);
     }

@@ -5,13 +5,19 @@
  * has nothing to do must sleep.  Discipline: only the waiter sets and clears its own `waiting` flag,
  * because a waker that clears it loses the next wake-up.  All flags and the words that they guard
  * use sequentially consistent accesses ("store mine, then load yours", on both sides), no fences:
- * ThreadSanitizer cannot see fences. */
+ * ThreadSanitizer cannot see fences.
+ *
+ * One exception: a barrier per posted message would cost several times the post, because it waits until the
+ * line has come over from the other CPU.  So, where the kernel can do it, a post is ordered only for the
+ * compiler, and the proxy, before it sleeps, has the kernel put a barrier into every running rank
+ * (membarrier): the rare side pays for both. */
 #ifndef SG_WAIT_H
 #define SG_WAIT_H
 
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <linux/membarrier.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -34,6 +40,8 @@ static inline void sg_futex_wake(_Atomic uint32_t *word, int threads) {
     syscall(SYS_futex, word, FUTEX_WAKE, threads, NULL, NULL, 0);
     errno = saved;
 }
+
+static inline int sg_membarrier(int command) { return (int)syscall(SYS_membarrier, command, 0, 0); }
 
 static inline void sg_pause(void) {
 #if defined(__x86_64__)
