@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 /* Of the table of calls and its wire structs: client and proxy compare it when a session opens. */
-#define SG_CALLS_HASH 0xef0f7d39fabb94ecull
+#define SG_CALLS_HASH 0x5d958aefd7da16e7ull
 
 enum sg_op_number {
     SG_OP_hello,
@@ -24,6 +24,7 @@ enum sg_op_number {
     SG_OP_copy_in,
     SG_OP_copy_out,
     SG_OP_fill,
+    SG_OP_module_stage,
     SG_OP_module_load,
     SG_OP_library_load,
     SG_OP_function_get,
@@ -34,6 +35,7 @@ enum sg_op_number {
     SG_OP_graph_exec_set,
     SG_OP_graph_instantiate,
     SG_OP_graph_list,
+    SG_OP_graph_edges,
     SG_OP_capture_end,
     SG_OP_host_call,
     SG_OP_callback_next,

@@ -193,7 +193,7 @@ CUresult sg_send_cuStreamCreateWithPriority(CUstream *phStream, unsigned int fla
 
 CUresult sg_send_cuStreamDestroy_v2(CUstream hStream)
 {
-    CUresult error = sg_enter();
+    CUresult error = sg_enter_bare();
     if (error)
         return error;
     uint64_t wire_hStream;
@@ -232,7 +232,7 @@ CUresult sg_send_cuEventCreate(CUevent *phEvent, unsigned int Flags)
 
 CUresult sg_send_cuEventQuery(CUevent hEvent)
 {
-    CUresult error = sg_enter();
+    CUresult error = sg_enter_bare();
     if (error)
         return error;
     if (!sg_handle_known(SG_KIND_EVENT, (uint64_t)(uintptr_t)hEvent))
@@ -247,7 +247,7 @@ CUresult sg_send_cuEventQuery(CUevent hEvent)
 
 CUresult sg_send_cuEventSynchronize(CUevent hEvent)
 {
-    CUresult error = sg_enter();
+    CUresult error = sg_enter_bare();
     if (error)
         return error;
     if (!sg_handle_known(SG_KIND_EVENT, (uint64_t)(uintptr_t)hEvent))
@@ -262,7 +262,7 @@ CUresult sg_send_cuEventSynchronize(CUevent hEvent)
 
 CUresult sg_send_cuEventDestroy_v2(CUevent hEvent)
 {
-    CUresult error = sg_enter();
+    CUresult error = sg_enter_bare();
     if (error)
         return error;
     if (!sg_handle_known(SG_KIND_EVENT, (uint64_t)(uintptr_t)hEvent))
@@ -278,7 +278,7 @@ CUresult sg_send_cuEventDestroy_v2(CUevent hEvent)
 
 CUresult sg_send_cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUevent hEnd)
 {
-    CUresult error = sg_enter();
+    CUresult error = sg_enter_bare();
     if (error)
         return error;
     if (!pMilliseconds)
@@ -302,7 +302,7 @@ CUresult sg_send_cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUe
 
 CUresult sg_send_cuGraphCreate(CUgraph *phGraph, unsigned int flags)
 {
-    CUresult error = sg_enter();
+    CUresult error = sg_enter_bare();
     if (error)
         return error;
     if (!phGraph)
@@ -343,7 +343,7 @@ CUresult sg_send_cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type)
 
 CUresult sg_send_cuGraphDestroyNode(CUgraphNode hNode)
 {
-    CUresult error = sg_enter();
+    CUresult error = sg_enter_bare();
     if (error)
         return error;
     if (!sg_handle_known(SG_KIND_GRAPH_NODE, (uint64_t)(uintptr_t)hNode))
@@ -441,7 +441,7 @@ CUresult sg_send_cuGraphExecDestroy(CUgraphExec hGraphExec)
 
 CUresult sg_send_cuGraphDestroy(CUgraph hGraph)
 {
-    CUresult error = sg_enter();
+    CUresult error = sg_enter_bare();
     if (error)
         return error;
     if (!sg_handle_known(SG_KIND_GRAPH, (uint64_t)(uintptr_t)hGraph))
@@ -760,5481 +760,5481 @@ CUresult sg_send_cuStreamSetAttribute(CUstream hStream, CUstreamAttrID attr, con
 /* ---- exported functions --------------------------------------------------------------------------- */
 SG_EXPORT CUresult CUDAAPI cuGetErrorString(CUresult error, const char **pStr)
 {
-    CUresult result = sg_hand_cuGetErrorString(error, pStr);
+    CUresult sg_result = sg_hand_cuGetErrorString(error, pStr);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGetErrorString", "error,pStr", "xS", (const uint64_t[]){SG_TRACE_VALUE(error), (uint64_t)(uintptr_t)pStr}, result);
-    return result;
+        sg_trace("cuGetErrorString", "error,pStr", "xS", (const uint64_t[]){SG_TRACE_VALUE(error), (uint64_t)(uintptr_t)pStr}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGetErrorName(CUresult error, const char **pStr)
 {
-    CUresult result = sg_hand_cuGetErrorName(error, pStr);
+    CUresult sg_result = sg_hand_cuGetErrorName(error, pStr);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGetErrorName", "error,pStr", "xS", (const uint64_t[]){SG_TRACE_VALUE(error), (uint64_t)(uintptr_t)pStr}, result);
-    return result;
+        sg_trace("cuGetErrorName", "error,pStr", "xS", (const uint64_t[]){SG_TRACE_VALUE(error), (uint64_t)(uintptr_t)pStr}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuInit(unsigned int Flags)
 {
-    CUresult result = sg_hand_cuInit(Flags);
+    CUresult sg_result = sg_hand_cuInit(Flags);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuInit", "Flags", "u", (const uint64_t[]){SG_TRACE_VALUE(Flags)}, result);
-    return result;
+        sg_trace("cuInit", "Flags", "u", (const uint64_t[]){SG_TRACE_VALUE(Flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuDriverGetVersion(int *driverVersion)
 {
-    CUresult result = sg_hand_cuDriverGetVersion(driverVersion);
+    CUresult sg_result = sg_hand_cuDriverGetVersion(driverVersion);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuDriverGetVersion", "driverVersion", "I", (const uint64_t[]){(uint64_t)(uintptr_t)driverVersion}, result);
-    return result;
+        sg_trace("cuDriverGetVersion", "driverVersion", "I", (const uint64_t[]){(uint64_t)(uintptr_t)driverVersion}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuDeviceGet(CUdevice *device, int ordinal)
 {
-    CUresult result = sg_hand_cuDeviceGet(device, ordinal);
+    CUresult sg_result = sg_hand_cuDeviceGet(device, ordinal);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuDeviceGet", "device,ordinal", "Ii", (const uint64_t[]){(uint64_t)(uintptr_t)device, SG_TRACE_VALUE(ordinal)}, result);
-    return result;
+        sg_trace("cuDeviceGet", "device,ordinal", "Ii", (const uint64_t[]){(uint64_t)(uintptr_t)device, SG_TRACE_VALUE(ordinal)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuDeviceGetCount(int *count)
 {
-    CUresult result = sg_hand_cuDeviceGetCount(count);
+    CUresult sg_result = sg_hand_cuDeviceGetCount(count);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuDeviceGetCount", "count", "I", (const uint64_t[]){(uint64_t)(uintptr_t)count}, result);
-    return result;
+        sg_trace("cuDeviceGetCount", "count", "I", (const uint64_t[]){(uint64_t)(uintptr_t)count}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuDeviceGetName(char *name, int len, CUdevice dev)
 {
-    CUresult result = sg_hand_cuDeviceGetName(name, len, dev);
+    CUresult sg_result = sg_hand_cuDeviceGetName(name, len, dev);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuDeviceGetName", "name,len,dev", "pii", (const uint64_t[]){(uint64_t)(uintptr_t)name, SG_TRACE_VALUE(len), SG_TRACE_VALUE(dev)}, result);
-    return result;
+        sg_trace("cuDeviceGetName", "name,len,dev", "pii", (const uint64_t[]){(uint64_t)(uintptr_t)name, SG_TRACE_VALUE(len), SG_TRACE_VALUE(dev)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev)
 {
-    CUresult result = sg_hand_cuDeviceGetUuid_v2(uuid, dev);
+    CUresult sg_result = sg_hand_cuDeviceGetUuid_v2(uuid, dev);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuDeviceGetUuid_v2", "uuid,dev", "pi", (const uint64_t[]){(uint64_t)(uintptr_t)uuid, SG_TRACE_VALUE(dev)}, result);
-    return result;
+        sg_trace("cuDeviceGetUuid_v2", "uuid,dev", "pi", (const uint64_t[]){(uint64_t)(uintptr_t)uuid, SG_TRACE_VALUE(dev)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuDeviceGetLuid(char *luid, unsigned int *deviceNodeMask, CUdevice dev)
 {
-    CUresult result = sg_hand_cuDeviceGetLuid(luid, deviceNodeMask, dev);
+    CUresult sg_result = sg_hand_cuDeviceGetLuid(luid, deviceNodeMask, dev);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuDeviceGetLuid", "luid,deviceNodeMask,dev", "pUi", (const uint64_t[]){(uint64_t)(uintptr_t)luid, (uint64_t)(uintptr_t)deviceNodeMask, SG_TRACE_VALUE(dev)}, result);
-    return result;
+        sg_trace("cuDeviceGetLuid", "luid,deviceNodeMask,dev", "pUi", (const uint64_t[]){(uint64_t)(uintptr_t)luid, (uint64_t)(uintptr_t)deviceNodeMask, SG_TRACE_VALUE(dev)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
 {
-    CUresult result = sg_hand_cuDeviceTotalMem_v2(bytes, dev);
+    CUresult sg_result = sg_hand_cuDeviceTotalMem_v2(bytes, dev);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuDeviceTotalMem_v2", "bytes,dev", "Zi", (const uint64_t[]){(uint64_t)(uintptr_t)bytes, SG_TRACE_VALUE(dev)}, result);
-    return result;
+        sg_trace("cuDeviceTotalMem_v2", "bytes,dev", "Zi", (const uint64_t[]){(uint64_t)(uintptr_t)bytes, SG_TRACE_VALUE(dev)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuDeviceGetTexture1DLinearMaxWidth(size_t *maxWidthInElements, CUarray_format format, unsigned numChannels, CUdevice dev)
 {
-    CUresult result = sg_unknown("cuDeviceGetTexture1DLinearMaxWidth");
+    CUresult sg_result = sg_unknown("cuDeviceGetTexture1DLinearMaxWidth");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuDeviceGetTexture1DLinearMaxWidth", "maxWidthInElements,format,numChannels,dev", "Zxxi", (const uint64_t[]){(uint64_t)(uintptr_t)maxWidthInElements, SG_TRACE_VALUE(format), SG_TRACE_VALUE(numChannels), SG_TRACE_VALUE(dev)}, result);
-    return result;
+        sg_trace("cuDeviceGetTexture1DLinearMaxWidth", "maxWidthInElements,format,numChannels,dev", "Zxxi", (const uint64_t[]){(uint64_t)(uintptr_t)maxWidthInElements, SG_TRACE_VALUE(format), SG_TRACE_VALUE(numChannels), SG_TRACE_VALUE(dev)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice dev)
 {
-    CUresult result = sg_hand_cuDeviceGetAttribute(pi, attrib, dev);
+    CUresult sg_result = sg_hand_cuDeviceGetAttribute(pi, attrib, dev);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuDeviceGetAttribute", "pi,attrib,dev", "Ixi", (const uint64_t[]){(uint64_t)(uintptr_t)pi, SG_TRACE_VALUE(attrib), SG_TRACE_VALUE(dev)}, result);
-    return result;
+        sg_trace("cuDeviceGetAttribute", "pi,attrib,dev", "Ixi", (const uint64_t[]){(uint64_t)(uintptr_t)pi, SG_TRACE_VALUE(attrib), SG_TRACE_VALUE(dev)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuDeviceGetHostAtomicCapabilities(unsigned int *capabilities, const CUatomicOperation *operations, unsigned int count, CUdevice dev)
 {
-    CUresult result = sg_unknown("cuDeviceGetHostAtomicCapabilities");
+    CUresult sg_result = sg_unknown("cuDeviceGetHostAtomicCapabilities");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuDeviceGetHostAtomicCapabilities", "capabilities,operations,count,dev", "Upui", (const uint64_t[]){(uint64_t)(uintptr_t)capabilities, (uint64_t)(uintptr_t)operations, SG_TRACE_VALUE(count), SG_TRACE_VALUE(dev)}, result);
-    return result;
+        sg_trace("cuDeviceGetHostAtomicCapabilities", "capabilities,operations,count,dev", "Upui", (const uint64_t[]){(uint64_t)(uintptr_t)capabilities, (uint64_t)(uintptr_t)operations, SG_TRACE_VALUE(count), SG_TRACE_VALUE(dev)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuDeviceGetNvSciSyncAttributes(void *nvSciSyncAttrList, CUdevice dev, int flags)
 {
-    CUresult result = sg_unknown("cuDeviceGetNvSciSyncAttributes");
+    CUresult sg_result = sg_unknown("cuDeviceGetNvSciSyncAttributes");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuDeviceGetNvSciSyncAttributes", "nvSciSyncAttrList,dev,flags", "pii", (const uint64_t[]){(uint64_t)(uintptr_t)nvSciSyncAttrList, SG_TRACE_VALUE(dev), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuDeviceGetNvSciSyncAttributes", "nvSciSyncAttrList,dev,flags", "pii", (const uint64_t[]){(uint64_t)(uintptr_t)nvSciSyncAttrList, SG_TRACE_VALUE(dev), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
 {
-    CUresult result = sg_hand_cuDeviceSetMemPool(dev, pool);
+    CUresult sg_result = sg_hand_cuDeviceSetMemPool(dev, pool);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuDeviceSetMemPool", "dev,pool", "ix", (const uint64_t[]){SG_TRACE_VALUE(dev), SG_TRACE_VALUE(pool)}, result);
-    return result;
+        sg_trace("cuDeviceSetMemPool", "dev,pool", "ix", (const uint64_t[]){SG_TRACE_VALUE(dev), SG_TRACE_VALUE(pool)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev)
 {
-    CUresult result = sg_hand_cuDeviceGetMemPool(pool, dev);
+    CUresult sg_result = sg_hand_cuDeviceGetMemPool(pool, dev);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuDeviceGetMemPool", "pool,dev", "pi", (const uint64_t[]){(uint64_t)(uintptr_t)pool, SG_TRACE_VALUE(dev)}, result);
-    return result;
+        sg_trace("cuDeviceGetMemPool", "pool,dev", "pi", (const uint64_t[]){(uint64_t)(uintptr_t)pool, SG_TRACE_VALUE(dev)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuDeviceGetDefaultMemPool(CUmemoryPool *pool_out, CUdevice dev)
 {
-    CUresult result = sg_hand_cuDeviceGetDefaultMemPool(pool_out, dev);
+    CUresult sg_result = sg_hand_cuDeviceGetDefaultMemPool(pool_out, dev);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuDeviceGetDefaultMemPool", "pool_out,dev", "pi", (const uint64_t[]){(uint64_t)(uintptr_t)pool_out, SG_TRACE_VALUE(dev)}, result);
-    return result;
+        sg_trace("cuDeviceGetDefaultMemPool", "pool_out,dev", "pi", (const uint64_t[]){(uint64_t)(uintptr_t)pool_out, SG_TRACE_VALUE(dev)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuDeviceGetExecAffinitySupport(int *pi, CUexecAffinityType type, CUdevice dev)
 {
-    CUresult result = sg_hand_cuDeviceGetExecAffinitySupport(pi, type, dev);
+    CUresult sg_result = sg_hand_cuDeviceGetExecAffinitySupport(pi, type, dev);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuDeviceGetExecAffinitySupport", "pi,type,dev", "Ixi", (const uint64_t[]){(uint64_t)(uintptr_t)pi, SG_TRACE_VALUE(type), SG_TRACE_VALUE(dev)}, result);
-    return result;
+        sg_trace("cuDeviceGetExecAffinitySupport", "pi,type,dev", "Ixi", (const uint64_t[]){(uint64_t)(uintptr_t)pi, SG_TRACE_VALUE(type), SG_TRACE_VALUE(dev)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget target, CUflushGPUDirectRDMAWritesScope scope)
 {
-    CUresult result = sg_unknown("cuFlushGPUDirectRDMAWrites");
+    CUresult sg_result = sg_unknown("cuFlushGPUDirectRDMAWrites");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuFlushGPUDirectRDMAWrites", "target,scope", "xx", (const uint64_t[]){SG_TRACE_VALUE(target), SG_TRACE_VALUE(scope)}, result);
-    return result;
+        sg_trace("cuFlushGPUDirectRDMAWrites", "target,scope", "xx", (const uint64_t[]){SG_TRACE_VALUE(target), SG_TRACE_VALUE(scope)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuDeviceGetProperties(CUdevprop *prop, CUdevice dev)
 {
-    CUresult result = sg_hand_cuDeviceGetProperties(prop, dev);
+    CUresult sg_result = sg_hand_cuDeviceGetProperties(prop, dev);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuDeviceGetProperties", "prop,dev", "pi", (const uint64_t[]){(uint64_t)(uintptr_t)prop, SG_TRACE_VALUE(dev)}, result);
-    return result;
+        sg_trace("cuDeviceGetProperties", "prop,dev", "pi", (const uint64_t[]){(uint64_t)(uintptr_t)prop, SG_TRACE_VALUE(dev)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuDeviceComputeCapability(int *major, int *minor, CUdevice dev)
 {
-    CUresult result = sg_hand_cuDeviceComputeCapability(major, minor, dev);
+    CUresult sg_result = sg_hand_cuDeviceComputeCapability(major, minor, dev);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuDeviceComputeCapability", "major,minor,dev", "IIi", (const uint64_t[]){(uint64_t)(uintptr_t)major, (uint64_t)(uintptr_t)minor, SG_TRACE_VALUE(dev)}, result);
-    return result;
+        sg_trace("cuDeviceComputeCapability", "major,minor,dev", "IIi", (const uint64_t[]){(uint64_t)(uintptr_t)major, (uint64_t)(uintptr_t)minor, SG_TRACE_VALUE(dev)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 {
-    CUresult result = sg_hand_cuDevicePrimaryCtxRetain(pctx, dev);
+    CUresult sg_result = sg_hand_cuDevicePrimaryCtxRetain(pctx, dev);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuDevicePrimaryCtxRetain", "pctx,dev", "Xi", (const uint64_t[]){(uint64_t)(uintptr_t)pctx, SG_TRACE_VALUE(dev)}, result);
-    return result;
+        sg_trace("cuDevicePrimaryCtxRetain", "pctx,dev", "Xi", (const uint64_t[]){(uint64_t)(uintptr_t)pctx, SG_TRACE_VALUE(dev)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuDevicePrimaryCtxRelease_v2(CUdevice dev)
 {
-    CUresult result = sg_hand_cuDevicePrimaryCtxRelease_v2(dev);
+    CUresult sg_result = sg_hand_cuDevicePrimaryCtxRelease_v2(dev);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuDevicePrimaryCtxRelease_v2", "dev", "i", (const uint64_t[]){SG_TRACE_VALUE(dev)}, result);
-    return result;
+        sg_trace("cuDevicePrimaryCtxRelease_v2", "dev", "i", (const uint64_t[]){SG_TRACE_VALUE(dev)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags)
 {
-    CUresult result = sg_hand_cuDevicePrimaryCtxSetFlags_v2(dev, flags);
+    CUresult sg_result = sg_hand_cuDevicePrimaryCtxSetFlags_v2(dev, flags);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuDevicePrimaryCtxSetFlags_v2", "dev,flags", "iu", (const uint64_t[]){SG_TRACE_VALUE(dev), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuDevicePrimaryCtxSetFlags_v2", "dev,flags", "iu", (const uint64_t[]){SG_TRACE_VALUE(dev), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *active)
 {
-    CUresult result = sg_hand_cuDevicePrimaryCtxGetState(dev, flags, active);
+    CUresult sg_result = sg_hand_cuDevicePrimaryCtxGetState(dev, flags, active);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuDevicePrimaryCtxGetState", "dev,flags,active", "iUI", (const uint64_t[]){SG_TRACE_VALUE(dev), (uint64_t)(uintptr_t)flags, (uint64_t)(uintptr_t)active}, result);
-    return result;
+        sg_trace("cuDevicePrimaryCtxGetState", "dev,flags,active", "iUI", (const uint64_t[]){SG_TRACE_VALUE(dev), (uint64_t)(uintptr_t)flags, (uint64_t)(uintptr_t)active}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuDevicePrimaryCtxReset_v2(CUdevice dev)
 {
-    CUresult result = sg_hand_cuDevicePrimaryCtxReset_v2(dev);
+    CUresult sg_result = sg_hand_cuDevicePrimaryCtxReset_v2(dev);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuDevicePrimaryCtxReset_v2", "dev", "i", (const uint64_t[]){SG_TRACE_VALUE(dev)}, result);
-    return result;
+        sg_trace("cuDevicePrimaryCtxReset_v2", "dev", "i", (const uint64_t[]){SG_TRACE_VALUE(dev)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, unsigned int flags, CUdevice dev)
 {
-    CUresult result = sg_hand_cuCtxCreate_v4(pctx, ctxCreateParams, flags, dev);
+    CUresult sg_result = sg_hand_cuCtxCreate_v4(pctx, ctxCreateParams, flags, dev);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCtxCreate_v4", "pctx,ctxCreateParams,flags,dev", "Xpui", (const uint64_t[]){(uint64_t)(uintptr_t)pctx, (uint64_t)(uintptr_t)ctxCreateParams, SG_TRACE_VALUE(flags), SG_TRACE_VALUE(dev)}, result);
-    return result;
+        sg_trace("cuCtxCreate_v4", "pctx,ctxCreateParams,flags,dev", "Xpui", (const uint64_t[]){(uint64_t)(uintptr_t)pctx, (uint64_t)(uintptr_t)ctxCreateParams, SG_TRACE_VALUE(flags), SG_TRACE_VALUE(dev)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCtxDestroy_v2(CUcontext ctx)
 {
-    CUresult result = sg_hand_cuCtxDestroy_v2(ctx);
+    CUresult sg_result = sg_hand_cuCtxDestroy_v2(ctx);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCtxDestroy_v2", "ctx", "x", (const uint64_t[]){SG_TRACE_VALUE(ctx)}, result);
-    return result;
+        sg_trace("cuCtxDestroy_v2", "ctx", "x", (const uint64_t[]){SG_TRACE_VALUE(ctx)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCtxPushCurrent_v2(CUcontext ctx)
 {
-    CUresult result = sg_hand_cuCtxPushCurrent_v2(ctx);
+    CUresult sg_result = sg_hand_cuCtxPushCurrent_v2(ctx);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCtxPushCurrent_v2", "ctx", "x", (const uint64_t[]){SG_TRACE_VALUE(ctx)}, result);
-    return result;
+        sg_trace("cuCtxPushCurrent_v2", "ctx", "x", (const uint64_t[]){SG_TRACE_VALUE(ctx)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCtxPopCurrent_v2(CUcontext *pctx)
 {
-    CUresult result = sg_hand_cuCtxPopCurrent_v2(pctx);
+    CUresult sg_result = sg_hand_cuCtxPopCurrent_v2(pctx);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCtxPopCurrent_v2", "pctx", "X", (const uint64_t[]){(uint64_t)(uintptr_t)pctx}, result);
-    return result;
+        sg_trace("cuCtxPopCurrent_v2", "pctx", "X", (const uint64_t[]){(uint64_t)(uintptr_t)pctx}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCtxSetCurrent(CUcontext ctx)
 {
-    CUresult result = sg_hand_cuCtxSetCurrent(ctx);
+    CUresult sg_result = sg_hand_cuCtxSetCurrent(ctx);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCtxSetCurrent", "ctx", "x", (const uint64_t[]){SG_TRACE_VALUE(ctx)}, result);
-    return result;
+        sg_trace("cuCtxSetCurrent", "ctx", "x", (const uint64_t[]){SG_TRACE_VALUE(ctx)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCtxGetCurrent(CUcontext *pctx)
 {
-    CUresult result = sg_hand_cuCtxGetCurrent(pctx);
+    CUresult sg_result = sg_hand_cuCtxGetCurrent(pctx);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCtxGetCurrent", "pctx", "X", (const uint64_t[]){(uint64_t)(uintptr_t)pctx}, result);
-    return result;
+        sg_trace("cuCtxGetCurrent", "pctx", "X", (const uint64_t[]){(uint64_t)(uintptr_t)pctx}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCtxGetDevice(CUdevice *device)
 {
-    CUresult result = sg_hand_cuCtxGetDevice(device);
+    CUresult sg_result = sg_hand_cuCtxGetDevice(device);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCtxGetDevice", "device", "I", (const uint64_t[]){(uint64_t)(uintptr_t)device}, result);
-    return result;
+        sg_trace("cuCtxGetDevice", "device", "I", (const uint64_t[]){(uint64_t)(uintptr_t)device}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCtxGetDevice_v2(CUdevice *device, CUcontext ctx)
 {
-    CUresult result = sg_hand_cuCtxGetDevice_v2(device, ctx);
+    CUresult sg_result = sg_hand_cuCtxGetDevice_v2(device, ctx);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCtxGetDevice_v2", "device,ctx", "Ix", (const uint64_t[]){(uint64_t)(uintptr_t)device, SG_TRACE_VALUE(ctx)}, result);
-    return result;
+        sg_trace("cuCtxGetDevice_v2", "device,ctx", "Ix", (const uint64_t[]){(uint64_t)(uintptr_t)device, SG_TRACE_VALUE(ctx)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCtxGetFlags(unsigned int *flags)
 {
-    CUresult result = sg_hand_cuCtxGetFlags(flags);
+    CUresult sg_result = sg_hand_cuCtxGetFlags(flags);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCtxGetFlags", "flags", "U", (const uint64_t[]){(uint64_t)(uintptr_t)flags}, result);
-    return result;
+        sg_trace("cuCtxGetFlags", "flags", "U", (const uint64_t[]){(uint64_t)(uintptr_t)flags}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCtxSetFlags(unsigned int flags)
 {
-    CUresult result = sg_hand_cuCtxSetFlags(flags);
+    CUresult sg_result = sg_hand_cuCtxSetFlags(flags);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCtxSetFlags", "flags", "u", (const uint64_t[]){SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuCtxSetFlags", "flags", "u", (const uint64_t[]){SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCtxGetId(CUcontext ctx, unsigned long long *ctxId)
 {
-    CUresult result = sg_hand_cuCtxGetId(ctx, ctxId);
+    CUresult sg_result = sg_hand_cuCtxGetId(ctx, ctxId);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCtxGetId", "ctx,ctxId", "xZ", (const uint64_t[]){SG_TRACE_VALUE(ctx), (uint64_t)(uintptr_t)ctxId}, result);
-    return result;
+        sg_trace("cuCtxGetId", "ctx,ctxId", "xZ", (const uint64_t[]){SG_TRACE_VALUE(ctx), (uint64_t)(uintptr_t)ctxId}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCtxSynchronize(void)
 {
-    CUresult result = sg_send_cuCtxSynchronize();
+    CUresult sg_result = sg_send_cuCtxSynchronize();
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCtxSynchronize", "", "", NULL, result);
-    return result;
+        sg_trace("cuCtxSynchronize", "", "", NULL, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext ctx)
 {
-    CUresult result = sg_hand_cuCtxSynchronize_v2(ctx);
+    CUresult sg_result = sg_hand_cuCtxSynchronize_v2(ctx);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCtxSynchronize_v2", "ctx", "x", (const uint64_t[]){SG_TRACE_VALUE(ctx)}, result);
-    return result;
+        sg_trace("cuCtxSynchronize_v2", "ctx", "x", (const uint64_t[]){SG_TRACE_VALUE(ctx)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCtxSetLimit(CUlimit limit, size_t value)
 {
-    CUresult result = sg_send_cuCtxSetLimit(limit, value);
+    CUresult sg_result = sg_send_cuCtxSetLimit(limit, value);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCtxSetLimit", "limit,value", "xx", (const uint64_t[]){SG_TRACE_VALUE(limit), SG_TRACE_VALUE(value)}, result);
-    return result;
+        sg_trace("cuCtxSetLimit", "limit,value", "xx", (const uint64_t[]){SG_TRACE_VALUE(limit), SG_TRACE_VALUE(value)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCtxGetLimit(size_t *pvalue, CUlimit limit)
 {
-    CUresult result = sg_send_cuCtxGetLimit(pvalue, limit);
+    CUresult sg_result = sg_send_cuCtxGetLimit(pvalue, limit);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCtxGetLimit", "pvalue,limit", "Zx", (const uint64_t[]){(uint64_t)(uintptr_t)pvalue, SG_TRACE_VALUE(limit)}, result);
-    return result;
+        sg_trace("cuCtxGetLimit", "pvalue,limit", "Zx", (const uint64_t[]){(uint64_t)(uintptr_t)pvalue, SG_TRACE_VALUE(limit)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCtxGetCacheConfig(CUfunc_cache *pconfig)
 {
-    CUresult result = sg_hand_cuCtxGetCacheConfig(pconfig);
+    CUresult sg_result = sg_hand_cuCtxGetCacheConfig(pconfig);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCtxGetCacheConfig", "pconfig", "p", (const uint64_t[]){(uint64_t)(uintptr_t)pconfig}, result);
-    return result;
+        sg_trace("cuCtxGetCacheConfig", "pconfig", "p", (const uint64_t[]){(uint64_t)(uintptr_t)pconfig}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCtxSetCacheConfig(CUfunc_cache config)
 {
-    CUresult result = sg_hand_cuCtxSetCacheConfig(config);
+    CUresult sg_result = sg_hand_cuCtxSetCacheConfig(config);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCtxSetCacheConfig", "config", "x", (const uint64_t[]){SG_TRACE_VALUE(config)}, result);
-    return result;
+        sg_trace("cuCtxSetCacheConfig", "config", "x", (const uint64_t[]){SG_TRACE_VALUE(config)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCtxGetApiVersion(CUcontext ctx, unsigned int *version)
 {
-    CUresult result = sg_hand_cuCtxGetApiVersion(ctx, version);
+    CUresult sg_result = sg_hand_cuCtxGetApiVersion(ctx, version);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCtxGetApiVersion", "ctx,version", "xU", (const uint64_t[]){SG_TRACE_VALUE(ctx), (uint64_t)(uintptr_t)version}, result);
-    return result;
+        sg_trace("cuCtxGetApiVersion", "ctx,version", "xU", (const uint64_t[]){SG_TRACE_VALUE(ctx), (uint64_t)(uintptr_t)version}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCtxGetStreamPriorityRange(int *leastPriority, int *greatestPriority)
 {
-    CUresult result = sg_hand_cuCtxGetStreamPriorityRange(leastPriority, greatestPriority);
+    CUresult sg_result = sg_hand_cuCtxGetStreamPriorityRange(leastPriority, greatestPriority);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCtxGetStreamPriorityRange", "leastPriority,greatestPriority", "II", (const uint64_t[]){(uint64_t)(uintptr_t)leastPriority, (uint64_t)(uintptr_t)greatestPriority}, result);
-    return result;
+        sg_trace("cuCtxGetStreamPriorityRange", "leastPriority,greatestPriority", "II", (const uint64_t[]){(uint64_t)(uintptr_t)leastPriority, (uint64_t)(uintptr_t)greatestPriority}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCtxResetPersistingL2Cache(void)
 {
-    CUresult result = sg_hand_cuCtxResetPersistingL2Cache();
+    CUresult sg_result = sg_hand_cuCtxResetPersistingL2Cache();
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCtxResetPersistingL2Cache", "", "", NULL, result);
-    return result;
+        sg_trace("cuCtxResetPersistingL2Cache", "", "", NULL, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCtxGetExecAffinity(CUexecAffinityParam *pExecAffinity, CUexecAffinityType type)
 {
-    CUresult result = sg_unknown("cuCtxGetExecAffinity");
+    CUresult sg_result = sg_unknown("cuCtxGetExecAffinity");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCtxGetExecAffinity", "pExecAffinity,type", "px", (const uint64_t[]){(uint64_t)(uintptr_t)pExecAffinity, SG_TRACE_VALUE(type)}, result);
-    return result;
+        sg_trace("cuCtxGetExecAffinity", "pExecAffinity,type", "px", (const uint64_t[]){(uint64_t)(uintptr_t)pExecAffinity, SG_TRACE_VALUE(type)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent)
 {
-    CUresult result = sg_unknown("cuCtxRecordEvent");
+    CUresult sg_result = sg_unknown("cuCtxRecordEvent");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCtxRecordEvent", "hCtx,hEvent", "xx", (const uint64_t[]){SG_TRACE_VALUE(hCtx), SG_TRACE_VALUE(hEvent)}, result);
-    return result;
+        sg_trace("cuCtxRecordEvent", "hCtx,hEvent", "xx", (const uint64_t[]){SG_TRACE_VALUE(hCtx), SG_TRACE_VALUE(hEvent)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent)
 {
-    CUresult result = sg_unknown("cuCtxWaitEvent");
+    CUresult sg_result = sg_unknown("cuCtxWaitEvent");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCtxWaitEvent", "hCtx,hEvent", "xx", (const uint64_t[]){SG_TRACE_VALUE(hCtx), SG_TRACE_VALUE(hEvent)}, result);
-    return result;
+        sg_trace("cuCtxWaitEvent", "hCtx,hEvent", "xx", (const uint64_t[]){SG_TRACE_VALUE(hCtx), SG_TRACE_VALUE(hEvent)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCtxAttach(CUcontext *pctx, unsigned int flags)
 {
-    CUresult result = sg_hand_cuCtxAttach(pctx, flags);
+    CUresult sg_result = sg_hand_cuCtxAttach(pctx, flags);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCtxAttach", "pctx,flags", "Xu", (const uint64_t[]){(uint64_t)(uintptr_t)pctx, SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuCtxAttach", "pctx,flags", "Xu", (const uint64_t[]){(uint64_t)(uintptr_t)pctx, SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCtxDetach(CUcontext ctx)
 {
-    CUresult result = sg_hand_cuCtxDetach(ctx);
+    CUresult sg_result = sg_hand_cuCtxDetach(ctx);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCtxDetach", "ctx", "x", (const uint64_t[]){SG_TRACE_VALUE(ctx)}, result);
-    return result;
+        sg_trace("cuCtxDetach", "ctx", "x", (const uint64_t[]){SG_TRACE_VALUE(ctx)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCtxGetSharedMemConfig(CUsharedconfig *pConfig)
 {
-    CUresult result = sg_hand_cuCtxGetSharedMemConfig(pConfig);
+    CUresult sg_result = sg_hand_cuCtxGetSharedMemConfig(pConfig);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCtxGetSharedMemConfig", "pConfig", "p", (const uint64_t[]){(uint64_t)(uintptr_t)pConfig}, result);
-    return result;
+        sg_trace("cuCtxGetSharedMemConfig", "pConfig", "p", (const uint64_t[]){(uint64_t)(uintptr_t)pConfig}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCtxSetSharedMemConfig(CUsharedconfig config)
 {
-    CUresult result = sg_hand_cuCtxSetSharedMemConfig(config);
+    CUresult sg_result = sg_hand_cuCtxSetSharedMemConfig(config);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCtxSetSharedMemConfig", "config", "x", (const uint64_t[]){SG_TRACE_VALUE(config)}, result);
-    return result;
+        sg_trace("cuCtxSetSharedMemConfig", "config", "x", (const uint64_t[]){SG_TRACE_VALUE(config)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuModuleLoad(CUmodule *module, const char *fname)
 {
-    CUresult result = sg_hand_cuModuleLoad(module, fname);
+    CUresult sg_result = sg_hand_cuModuleLoad(module, fname);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuModuleLoad", "module,fname", "Xs", (const uint64_t[]){(uint64_t)(uintptr_t)module, (uint64_t)(uintptr_t)fname}, result);
-    return result;
+        sg_trace("cuModuleLoad", "module,fname", "Xs", (const uint64_t[]){(uint64_t)(uintptr_t)module, (uint64_t)(uintptr_t)fname}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuModuleLoadData(CUmodule *module, const void *image)
 {
-    CUresult result = sg_hand_cuModuleLoadData(module, image);
+    CUresult sg_result = sg_hand_cuModuleLoadData(module, image);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuModuleLoadData", "module,image", "Xp", (const uint64_t[]){(uint64_t)(uintptr_t)module, (uint64_t)(uintptr_t)image}, result);
-    return result;
+        sg_trace("cuModuleLoadData", "module,image", "Xp", (const uint64_t[]){(uint64_t)(uintptr_t)module, (uint64_t)(uintptr_t)image}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int numOptions, CUjit_option *options, void **optionValues)
 {
-    CUresult result = sg_hand_cuModuleLoadDataEx(module, image, numOptions, options, optionValues);
+    CUresult sg_result = sg_hand_cuModuleLoadDataEx(module, image, numOptions, options, optionValues);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuModuleLoadDataEx", "module,image,numOptions,options,optionValues", "XpupP", (const uint64_t[]){(uint64_t)(uintptr_t)module, (uint64_t)(uintptr_t)image, SG_TRACE_VALUE(numOptions), (uint64_t)(uintptr_t)options, (uint64_t)(uintptr_t)optionValues}, result);
-    return result;
+        sg_trace("cuModuleLoadDataEx", "module,image,numOptions,options,optionValues", "XpupP", (const uint64_t[]){(uint64_t)(uintptr_t)module, (uint64_t)(uintptr_t)image, SG_TRACE_VALUE(numOptions), (uint64_t)(uintptr_t)options, (uint64_t)(uintptr_t)optionValues}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin)
 {
-    CUresult result = sg_hand_cuModuleLoadFatBinary(module, fatCubin);
+    CUresult sg_result = sg_hand_cuModuleLoadFatBinary(module, fatCubin);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuModuleLoadFatBinary", "module,fatCubin", "Xp", (const uint64_t[]){(uint64_t)(uintptr_t)module, (uint64_t)(uintptr_t)fatCubin}, result);
-    return result;
+        sg_trace("cuModuleLoadFatBinary", "module,fatCubin", "Xp", (const uint64_t[]){(uint64_t)(uintptr_t)module, (uint64_t)(uintptr_t)fatCubin}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuModuleUnload(CUmodule hmod)
 {
-    CUresult result = sg_hand_cuModuleUnload(hmod);
+    CUresult sg_result = sg_hand_cuModuleUnload(hmod);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuModuleUnload", "hmod", "x", (const uint64_t[]){SG_TRACE_VALUE(hmod)}, result);
-    return result;
+        sg_trace("cuModuleUnload", "hmod", "x", (const uint64_t[]){SG_TRACE_VALUE(hmod)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
 {
-    CUresult result = sg_hand_cuModuleGetLoadingMode(mode);
+    CUresult sg_result = sg_hand_cuModuleGetLoadingMode(mode);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuModuleGetLoadingMode", "mode", "p", (const uint64_t[]){(uint64_t)(uintptr_t)mode}, result);
-    return result;
+        sg_trace("cuModuleGetLoadingMode", "mode", "p", (const uint64_t[]){(uint64_t)(uintptr_t)mode}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char *name)
 {
-    CUresult result = sg_hand_cuModuleGetFunction(hfunc, hmod, name);
+    CUresult sg_result = sg_hand_cuModuleGetFunction(hfunc, hmod, name);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuModuleGetFunction", "hfunc,hmod,name", "Xxs", (const uint64_t[]){(uint64_t)(uintptr_t)hfunc, SG_TRACE_VALUE(hmod), (uint64_t)(uintptr_t)name}, result);
-    return result;
+        sg_trace("cuModuleGetFunction", "hfunc,hmod,name", "Xxs", (const uint64_t[]){(uint64_t)(uintptr_t)hfunc, SG_TRACE_VALUE(hmod), (uint64_t)(uintptr_t)name}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuModuleGetFunctionCount(unsigned int *count, CUmodule mod)
 {
-    CUresult result = sg_send_cuModuleGetFunctionCount(count, mod);
+    CUresult sg_result = sg_send_cuModuleGetFunctionCount(count, mod);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuModuleGetFunctionCount", "count,mod", "Ux", (const uint64_t[]){(uint64_t)(uintptr_t)count, SG_TRACE_VALUE(mod)}, result);
-    return result;
+        sg_trace("cuModuleGetFunctionCount", "count,mod", "Ux", (const uint64_t[]){(uint64_t)(uintptr_t)count, SG_TRACE_VALUE(mod)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuModuleEnumerateFunctions(CUfunction *functions, unsigned int numFunctions, CUmodule mod)
 {
-    CUresult result = sg_unknown("cuModuleEnumerateFunctions");
+    CUresult sg_result = sg_unknown("cuModuleEnumerateFunctions");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuModuleEnumerateFunctions", "functions,numFunctions,mod", "Xux", (const uint64_t[]){(uint64_t)(uintptr_t)functions, SG_TRACE_VALUE(numFunctions), SG_TRACE_VALUE(mod)}, result);
-    return result;
+        sg_trace("cuModuleEnumerateFunctions", "functions,numFunctions,mod", "Xux", (const uint64_t[]){(uint64_t)(uintptr_t)functions, SG_TRACE_VALUE(numFunctions), SG_TRACE_VALUE(mod)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule hmod, const char *name)
 {
-    CUresult result = sg_hand_cuModuleGetGlobal_v2(dptr, bytes, hmod, name);
+    CUresult sg_result = sg_hand_cuModuleGetGlobal_v2(dptr, bytes, hmod, name);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuModuleGetGlobal_v2", "dptr,bytes,hmod,name", "XZxs", (const uint64_t[]){(uint64_t)(uintptr_t)dptr, (uint64_t)(uintptr_t)bytes, SG_TRACE_VALUE(hmod), (uint64_t)(uintptr_t)name}, result);
-    return result;
+        sg_trace("cuModuleGetGlobal_v2", "dptr,bytes,hmod,name", "XZxs", (const uint64_t[]){(uint64_t)(uintptr_t)dptr, (uint64_t)(uintptr_t)bytes, SG_TRACE_VALUE(hmod), (uint64_t)(uintptr_t)name}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLinkCreate_v2(unsigned int numOptions, CUjit_option *options, void **optionValues, CUlinkState *stateOut)
 {
-    CUresult result = sg_declined("cuLinkCreate_v2", "the driver's linker is not supported", "link with nvJitLink");
+    CUresult sg_result = sg_declined("cuLinkCreate_v2", "the driver's linker is not supported", "link with nvJitLink");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLinkCreate_v2", "numOptions,options,optionValues,stateOut", "upPp", (const uint64_t[]){SG_TRACE_VALUE(numOptions), (uint64_t)(uintptr_t)options, (uint64_t)(uintptr_t)optionValues, (uint64_t)(uintptr_t)stateOut}, result);
-    return result;
+        sg_trace("cuLinkCreate_v2", "numOptions,options,optionValues,stateOut", "upPp", (const uint64_t[]){SG_TRACE_VALUE(numOptions), (uint64_t)(uintptr_t)options, (uint64_t)(uintptr_t)optionValues, (uint64_t)(uintptr_t)stateOut}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void *data, size_t size, const char *name, unsigned int numOptions, CUjit_option *options, void **optionValues)
 {
-    CUresult result = sg_declined("cuLinkAddData_v2", "the driver's linker is not supported", "link with nvJitLink");
+    CUresult sg_result = sg_declined("cuLinkAddData_v2", "the driver's linker is not supported", "link with nvJitLink");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLinkAddData_v2", "state,type,data,size,name,numOptions,options,optionValues", "xxpxsupP", (const uint64_t[]){SG_TRACE_VALUE(state), SG_TRACE_VALUE(type), (uint64_t)(uintptr_t)data, SG_TRACE_VALUE(size), (uint64_t)(uintptr_t)name, SG_TRACE_VALUE(numOptions), (uint64_t)(uintptr_t)options, (uint64_t)(uintptr_t)optionValues}, result);
-    return result;
+        sg_trace("cuLinkAddData_v2", "state,type,data,size,name,numOptions,options,optionValues", "xxpxsupP", (const uint64_t[]){SG_TRACE_VALUE(state), SG_TRACE_VALUE(type), (uint64_t)(uintptr_t)data, SG_TRACE_VALUE(size), (uint64_t)(uintptr_t)name, SG_TRACE_VALUE(numOptions), (uint64_t)(uintptr_t)options, (uint64_t)(uintptr_t)optionValues}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char *path, unsigned int numOptions, CUjit_option *options, void **optionValues)
 {
-    CUresult result = sg_declined("cuLinkAddFile_v2", "the driver's linker is not supported", "link with nvJitLink");
+    CUresult sg_result = sg_declined("cuLinkAddFile_v2", "the driver's linker is not supported", "link with nvJitLink");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLinkAddFile_v2", "state,type,path,numOptions,options,optionValues", "xxsupP", (const uint64_t[]){SG_TRACE_VALUE(state), SG_TRACE_VALUE(type), (uint64_t)(uintptr_t)path, SG_TRACE_VALUE(numOptions), (uint64_t)(uintptr_t)options, (uint64_t)(uintptr_t)optionValues}, result);
-    return result;
+        sg_trace("cuLinkAddFile_v2", "state,type,path,numOptions,options,optionValues", "xxsupP", (const uint64_t[]){SG_TRACE_VALUE(state), SG_TRACE_VALUE(type), (uint64_t)(uintptr_t)path, SG_TRACE_VALUE(numOptions), (uint64_t)(uintptr_t)options, (uint64_t)(uintptr_t)optionValues}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLinkComplete(CUlinkState state, void **cubinOut, size_t *sizeOut)
 {
-    CUresult result = sg_declined("cuLinkComplete", "the driver's linker is not supported", "link with nvJitLink");
+    CUresult sg_result = sg_declined("cuLinkComplete", "the driver's linker is not supported", "link with nvJitLink");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLinkComplete", "state,cubinOut,sizeOut", "xPZ", (const uint64_t[]){SG_TRACE_VALUE(state), (uint64_t)(uintptr_t)cubinOut, (uint64_t)(uintptr_t)sizeOut}, result);
-    return result;
+        sg_trace("cuLinkComplete", "state,cubinOut,sizeOut", "xPZ", (const uint64_t[]){SG_TRACE_VALUE(state), (uint64_t)(uintptr_t)cubinOut, (uint64_t)(uintptr_t)sizeOut}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLinkDestroy(CUlinkState state)
 {
-    CUresult result = sg_declined("cuLinkDestroy", "the driver's linker is not supported", "link with nvJitLink");
+    CUresult sg_result = sg_declined("cuLinkDestroy", "the driver's linker is not supported", "link with nvJitLink");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLinkDestroy", "state", "x", (const uint64_t[]){SG_TRACE_VALUE(state)}, result);
-    return result;
+        sg_trace("cuLinkDestroy", "state", "x", (const uint64_t[]){SG_TRACE_VALUE(state)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuModuleGetTexRef(CUtexref *pTexRef, CUmodule hmod, const char *name)
 {
-    CUresult result = sg_declined("cuModuleGetTexRef", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
+    CUresult sg_result = sg_declined("cuModuleGetTexRef", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuModuleGetTexRef", "pTexRef,hmod,name", "pxs", (const uint64_t[]){(uint64_t)(uintptr_t)pTexRef, SG_TRACE_VALUE(hmod), (uint64_t)(uintptr_t)name}, result);
-    return result;
+        sg_trace("cuModuleGetTexRef", "pTexRef,hmod,name", "pxs", (const uint64_t[]){(uint64_t)(uintptr_t)pTexRef, SG_TRACE_VALUE(hmod), (uint64_t)(uintptr_t)name}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuModuleGetSurfRef(CUsurfref *pSurfRef, CUmodule hmod, const char *name)
 {
-    CUresult result = sg_declined("cuModuleGetSurfRef", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
+    CUresult sg_result = sg_declined("cuModuleGetSurfRef", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuModuleGetSurfRef", "pSurfRef,hmod,name", "pxs", (const uint64_t[]){(uint64_t)(uintptr_t)pSurfRef, SG_TRACE_VALUE(hmod), (uint64_t)(uintptr_t)name}, result);
-    return result;
+        sg_trace("cuModuleGetSurfRef", "pSurfRef,hmod,name", "pxs", (const uint64_t[]){(uint64_t)(uintptr_t)pSurfRef, SG_TRACE_VALUE(hmod), (uint64_t)(uintptr_t)name}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jitOptions, void **jitOptionsValues, unsigned int numJitOptions, CUlibraryOption *libraryOptions, void **libraryOptionValues, unsigned int numLibraryOptions)
 {
-    CUresult result = sg_hand_cuLibraryLoadData(library, code, jitOptions, jitOptionsValues, numJitOptions, libraryOptions, libraryOptionValues, numLibraryOptions);
+    CUresult sg_result = sg_hand_cuLibraryLoadData(library, code, jitOptions, jitOptionsValues, numJitOptions, libraryOptions, libraryOptionValues, numLibraryOptions);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLibraryLoadData", "library,code,jitOptions,jitOptionsValues,numJitOptions,libraryOptions,libraryOptionValues,numLibraryOptions", "XppPupPu", (const uint64_t[]){(uint64_t)(uintptr_t)library, (uint64_t)(uintptr_t)code, (uint64_t)(uintptr_t)jitOptions, (uint64_t)(uintptr_t)jitOptionsValues, SG_TRACE_VALUE(numJitOptions), (uint64_t)(uintptr_t)libraryOptions, (uint64_t)(uintptr_t)libraryOptionValues, SG_TRACE_VALUE(numLibraryOptions)}, result);
-    return result;
+        sg_trace("cuLibraryLoadData", "library,code,jitOptions,jitOptionsValues,numJitOptions,libraryOptions,libraryOptionValues,numLibraryOptions", "XppPupPu", (const uint64_t[]){(uint64_t)(uintptr_t)library, (uint64_t)(uintptr_t)code, (uint64_t)(uintptr_t)jitOptions, (uint64_t)(uintptr_t)jitOptionsValues, SG_TRACE_VALUE(numJitOptions), (uint64_t)(uintptr_t)libraryOptions, (uint64_t)(uintptr_t)libraryOptionValues, SG_TRACE_VALUE(numLibraryOptions)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_option *jitOptions, void **jitOptionsValues, unsigned int numJitOptions, CUlibraryOption *libraryOptions, void **libraryOptionValues, unsigned int numLibraryOptions)
 {
-    CUresult result = sg_hand_cuLibraryLoadFromFile(library, fileName, jitOptions, jitOptionsValues, numJitOptions, libraryOptions, libraryOptionValues, numLibraryOptions);
+    CUresult sg_result = sg_hand_cuLibraryLoadFromFile(library, fileName, jitOptions, jitOptionsValues, numJitOptions, libraryOptions, libraryOptionValues, numLibraryOptions);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLibraryLoadFromFile", "library,fileName,jitOptions,jitOptionsValues,numJitOptions,libraryOptions,libraryOptionValues,numLibraryOptions", "XspPupPu", (const uint64_t[]){(uint64_t)(uintptr_t)library, (uint64_t)(uintptr_t)fileName, (uint64_t)(uintptr_t)jitOptions, (uint64_t)(uintptr_t)jitOptionsValues, SG_TRACE_VALUE(numJitOptions), (uint64_t)(uintptr_t)libraryOptions, (uint64_t)(uintptr_t)libraryOptionValues, SG_TRACE_VALUE(numLibraryOptions)}, result);
-    return result;
+        sg_trace("cuLibraryLoadFromFile", "library,fileName,jitOptions,jitOptionsValues,numJitOptions,libraryOptions,libraryOptionValues,numLibraryOptions", "XspPupPu", (const uint64_t[]){(uint64_t)(uintptr_t)library, (uint64_t)(uintptr_t)fileName, (uint64_t)(uintptr_t)jitOptions, (uint64_t)(uintptr_t)jitOptionsValues, SG_TRACE_VALUE(numJitOptions), (uint64_t)(uintptr_t)libraryOptions, (uint64_t)(uintptr_t)libraryOptionValues, SG_TRACE_VALUE(numLibraryOptions)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLibraryUnload(CUlibrary library)
 {
-    CUresult result = sg_hand_cuLibraryUnload(library);
+    CUresult sg_result = sg_hand_cuLibraryUnload(library);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLibraryUnload", "library", "x", (const uint64_t[]){SG_TRACE_VALUE(library)}, result);
-    return result;
+        sg_trace("cuLibraryUnload", "library", "x", (const uint64_t[]){SG_TRACE_VALUE(library)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, const char *name)
 {
-    CUresult result = sg_hand_cuLibraryGetKernel(pKernel, library, name);
+    CUresult sg_result = sg_hand_cuLibraryGetKernel(pKernel, library, name);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLibraryGetKernel", "pKernel,library,name", "Xxs", (const uint64_t[]){(uint64_t)(uintptr_t)pKernel, SG_TRACE_VALUE(library), (uint64_t)(uintptr_t)name}, result);
-    return result;
+        sg_trace("cuLibraryGetKernel", "pKernel,library,name", "Xxs", (const uint64_t[]){(uint64_t)(uintptr_t)pKernel, SG_TRACE_VALUE(library), (uint64_t)(uintptr_t)name}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLibraryGetKernelCount(unsigned int *count, CUlibrary lib)
 {
-    CUresult result = sg_send_cuLibraryGetKernelCount(count, lib);
+    CUresult sg_result = sg_send_cuLibraryGetKernelCount(count, lib);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLibraryGetKernelCount", "count,lib", "Ux", (const uint64_t[]){(uint64_t)(uintptr_t)count, SG_TRACE_VALUE(lib)}, result);
-    return result;
+        sg_trace("cuLibraryGetKernelCount", "count,lib", "Ux", (const uint64_t[]){(uint64_t)(uintptr_t)count, SG_TRACE_VALUE(lib)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int numKernels, CUlibrary lib)
 {
-    CUresult result = sg_unknown("cuLibraryEnumerateKernels");
+    CUresult sg_result = sg_unknown("cuLibraryEnumerateKernels");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLibraryEnumerateKernels", "kernels,numKernels,lib", "Xux", (const uint64_t[]){(uint64_t)(uintptr_t)kernels, SG_TRACE_VALUE(numKernels), SG_TRACE_VALUE(lib)}, result);
-    return result;
+        sg_trace("cuLibraryEnumerateKernels", "kernels,numKernels,lib", "Xux", (const uint64_t[]){(uint64_t)(uintptr_t)kernels, SG_TRACE_VALUE(numKernels), SG_TRACE_VALUE(lib)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLibraryGetModule(CUmodule *pMod, CUlibrary library)
 {
-    CUresult result = sg_send_cuLibraryGetModule(pMod, library);
+    CUresult sg_result = sg_send_cuLibraryGetModule(pMod, library);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLibraryGetModule", "pMod,library", "Xx", (const uint64_t[]){(uint64_t)(uintptr_t)pMod, SG_TRACE_VALUE(library)}, result);
-    return result;
+        sg_trace("cuLibraryGetModule", "pMod,library", "Xx", (const uint64_t[]){(uint64_t)(uintptr_t)pMod, SG_TRACE_VALUE(library)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel)
 {
-    CUresult result = sg_hand_cuKernelGetFunction(pFunc, kernel);
+    CUresult sg_result = sg_hand_cuKernelGetFunction(pFunc, kernel);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuKernelGetFunction", "pFunc,kernel", "Xx", (const uint64_t[]){(uint64_t)(uintptr_t)pFunc, SG_TRACE_VALUE(kernel)}, result);
-    return result;
+        sg_trace("cuKernelGetFunction", "pFunc,kernel", "Xx", (const uint64_t[]){(uint64_t)(uintptr_t)pFunc, SG_TRACE_VALUE(kernel)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuKernelGetLibrary(CUlibrary *pLib, CUkernel kernel)
 {
-    CUresult result = sg_hand_cuKernelGetLibrary(pLib, kernel);
+    CUresult sg_result = sg_hand_cuKernelGetLibrary(pLib, kernel);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuKernelGetLibrary", "pLib,kernel", "Xx", (const uint64_t[]){(uint64_t)(uintptr_t)pLib, SG_TRACE_VALUE(kernel)}, result);
-    return result;
+        sg_trace("cuKernelGetLibrary", "pLib,kernel", "Xx", (const uint64_t[]){(uint64_t)(uintptr_t)pLib, SG_TRACE_VALUE(kernel)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name)
 {
-    CUresult result = sg_hand_cuLibraryGetGlobal(dptr, bytes, library, name);
+    CUresult sg_result = sg_hand_cuLibraryGetGlobal(dptr, bytes, library, name);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLibraryGetGlobal", "dptr,bytes,library,name", "XZxs", (const uint64_t[]){(uint64_t)(uintptr_t)dptr, (uint64_t)(uintptr_t)bytes, SG_TRACE_VALUE(library), (uint64_t)(uintptr_t)name}, result);
-    return result;
+        sg_trace("cuLibraryGetGlobal", "dptr,bytes,library,name", "XZxs", (const uint64_t[]){(uint64_t)(uintptr_t)dptr, (uint64_t)(uintptr_t)bytes, SG_TRACE_VALUE(library), (uint64_t)(uintptr_t)name}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLibraryGetManaged(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name)
 {
-    CUresult result = sg_declined("cuLibraryGetManaged", "managed memory is not supported", "use cuMemAlloc and copies (CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY is 0)");
+    CUresult sg_result = sg_declined("cuLibraryGetManaged", "managed memory is not supported", "use cuMemAlloc and copies (CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY is 0)");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLibraryGetManaged", "dptr,bytes,library,name", "XZxs", (const uint64_t[]){(uint64_t)(uintptr_t)dptr, (uint64_t)(uintptr_t)bytes, SG_TRACE_VALUE(library), (uint64_t)(uintptr_t)name}, result);
-    return result;
+        sg_trace("cuLibraryGetManaged", "dptr,bytes,library,name", "XZxs", (const uint64_t[]){(uint64_t)(uintptr_t)dptr, (uint64_t)(uintptr_t)bytes, SG_TRACE_VALUE(library), (uint64_t)(uintptr_t)name}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLibraryGetUnifiedFunction(void **fptr, CUlibrary library, const char *symbol)
 {
-    CUresult result = sg_unknown("cuLibraryGetUnifiedFunction");
+    CUresult sg_result = sg_unknown("cuLibraryGetUnifiedFunction");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLibraryGetUnifiedFunction", "fptr,library,symbol", "Pxs", (const uint64_t[]){(uint64_t)(uintptr_t)fptr, SG_TRACE_VALUE(library), (uint64_t)(uintptr_t)symbol}, result);
-    return result;
+        sg_trace("cuLibraryGetUnifiedFunction", "fptr,library,symbol", "Pxs", (const uint64_t[]){(uint64_t)(uintptr_t)fptr, SG_TRACE_VALUE(library), (uint64_t)(uintptr_t)symbol}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuKernelGetAttribute(int *pi, CUfunction_attribute attrib, CUkernel kernel, CUdevice dev)
 {
-    CUresult result = sg_hand_cuKernelGetAttribute(pi, attrib, kernel, dev);
+    CUresult sg_result = sg_hand_cuKernelGetAttribute(pi, attrib, kernel, dev);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuKernelGetAttribute", "pi,attrib,kernel,dev", "Ixxi", (const uint64_t[]){(uint64_t)(uintptr_t)pi, SG_TRACE_VALUE(attrib), SG_TRACE_VALUE(kernel), SG_TRACE_VALUE(dev)}, result);
-    return result;
+        sg_trace("cuKernelGetAttribute", "pi,attrib,kernel,dev", "Ixxi", (const uint64_t[]){(uint64_t)(uintptr_t)pi, SG_TRACE_VALUE(attrib), SG_TRACE_VALUE(kernel), SG_TRACE_VALUE(dev)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice dev)
 {
-    CUresult result = sg_hand_cuKernelSetAttribute(attrib, val, kernel, dev);
+    CUresult sg_result = sg_hand_cuKernelSetAttribute(attrib, val, kernel, dev);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuKernelSetAttribute", "attrib,val,kernel,dev", "xixi", (const uint64_t[]){SG_TRACE_VALUE(attrib), SG_TRACE_VALUE(val), SG_TRACE_VALUE(kernel), SG_TRACE_VALUE(dev)}, result);
-    return result;
+        sg_trace("cuKernelSetAttribute", "attrib,val,kernel,dev", "xixi", (const uint64_t[]){SG_TRACE_VALUE(attrib), SG_TRACE_VALUE(val), SG_TRACE_VALUE(kernel), SG_TRACE_VALUE(dev)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice dev)
 {
-    CUresult result = sg_hand_cuKernelSetCacheConfig(kernel, config, dev);
+    CUresult sg_result = sg_hand_cuKernelSetCacheConfig(kernel, config, dev);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuKernelSetCacheConfig", "kernel,config,dev", "xxi", (const uint64_t[]){SG_TRACE_VALUE(kernel), SG_TRACE_VALUE(config), SG_TRACE_VALUE(dev)}, result);
-    return result;
+        sg_trace("cuKernelSetCacheConfig", "kernel,config,dev", "xxi", (const uint64_t[]){SG_TRACE_VALUE(kernel), SG_TRACE_VALUE(config), SG_TRACE_VALUE(dev)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuKernelGetName(const char **name, CUkernel hfunc)
 {
-    CUresult result = sg_hand_cuKernelGetName(name, hfunc);
+    CUresult sg_result = sg_hand_cuKernelGetName(name, hfunc);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuKernelGetName", "name,hfunc", "Sx", (const uint64_t[]){(uint64_t)(uintptr_t)name, SG_TRACE_VALUE(hfunc)}, result);
-    return result;
+        sg_trace("cuKernelGetName", "name,hfunc", "Sx", (const uint64_t[]){(uint64_t)(uintptr_t)name, SG_TRACE_VALUE(hfunc)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex, size_t *paramOffset, size_t *paramSize)
 {
-    CUresult result = sg_hand_cuKernelGetParamInfo(kernel, paramIndex, paramOffset, paramSize);
+    CUresult sg_result = sg_hand_cuKernelGetParamInfo(kernel, paramIndex, paramOffset, paramSize);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuKernelGetParamInfo", "kernel,paramIndex,paramOffset,paramSize", "xxZZ", (const uint64_t[]){SG_TRACE_VALUE(kernel), SG_TRACE_VALUE(paramIndex), (uint64_t)(uintptr_t)paramOffset, (uint64_t)(uintptr_t)paramSize}, result);
-    return result;
+        sg_trace("cuKernelGetParamInfo", "kernel,paramIndex,paramOffset,paramSize", "xxZZ", (const uint64_t[]){SG_TRACE_VALUE(kernel), SG_TRACE_VALUE(paramIndex), (uint64_t)(uintptr_t)paramOffset, (uint64_t)(uintptr_t)paramSize}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuKernelGetParamCount(CUkernel kernel, size_t *paramCount)
 {
-    CUresult result = sg_hand_cuKernelGetParamCount(kernel, paramCount);
+    CUresult sg_result = sg_hand_cuKernelGetParamCount(kernel, paramCount);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuKernelGetParamCount", "kernel,paramCount", "xZ", (const uint64_t[]){SG_TRACE_VALUE(kernel), (uint64_t)(uintptr_t)paramCount}, result);
-    return result;
+        sg_trace("cuKernelGetParamCount", "kernel,paramCount", "xZ", (const uint64_t[]){SG_TRACE_VALUE(kernel), (uint64_t)(uintptr_t)paramCount}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemGetInfo_v2(size_t *free, size_t *total)
 {
-    CUresult result = sg_hand_cuMemGetInfo_v2(free, total);
+    CUresult sg_result = sg_hand_cuMemGetInfo_v2(free, total);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemGetInfo_v2", "free,total", "ZZ", (const uint64_t[]){(uint64_t)(uintptr_t)free, (uint64_t)(uintptr_t)total}, result);
-    return result;
+        sg_trace("cuMemGetInfo_v2", "free,total", "ZZ", (const uint64_t[]){(uint64_t)(uintptr_t)free, (uint64_t)(uintptr_t)total}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 {
-    CUresult result = sg_hand_cuMemAlloc_v2(dptr, bytesize);
+    CUresult sg_result = sg_hand_cuMemAlloc_v2(dptr, bytesize);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemAlloc_v2", "dptr,bytesize", "Xx", (const uint64_t[]){(uint64_t)(uintptr_t)dptr, SG_TRACE_VALUE(bytesize)}, result);
-    return result;
+        sg_trace("cuMemAlloc_v2", "dptr,bytesize", "Xx", (const uint64_t[]){(uint64_t)(uintptr_t)dptr, SG_TRACE_VALUE(bytesize)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes, size_t Height, unsigned int ElementSizeBytes)
 {
-    CUresult result = sg_hand_cuMemAllocPitch_v2(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
+    CUresult sg_result = sg_hand_cuMemAllocPitch_v2(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemAllocPitch_v2", "dptr,pPitch,WidthInBytes,Height,ElementSizeBytes", "XZxxu", (const uint64_t[]){(uint64_t)(uintptr_t)dptr, (uint64_t)(uintptr_t)pPitch, SG_TRACE_VALUE(WidthInBytes), SG_TRACE_VALUE(Height), SG_TRACE_VALUE(ElementSizeBytes)}, result);
-    return result;
+        sg_trace("cuMemAllocPitch_v2", "dptr,pPitch,WidthInBytes,Height,ElementSizeBytes", "XZxxu", (const uint64_t[]){(uint64_t)(uintptr_t)dptr, (uint64_t)(uintptr_t)pPitch, SG_TRACE_VALUE(WidthInBytes), SG_TRACE_VALUE(Height), SG_TRACE_VALUE(ElementSizeBytes)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemFree_v2(CUdeviceptr dptr)
 {
-    CUresult result = sg_hand_cuMemFree_v2(dptr);
+    CUresult sg_result = sg_hand_cuMemFree_v2(dptr);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemFree_v2", "dptr", "x", (const uint64_t[]){SG_TRACE_VALUE(dptr)}, result);
-    return result;
+        sg_trace("cuMemFree_v2", "dptr", "x", (const uint64_t[]){SG_TRACE_VALUE(dptr)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr)
 {
-    CUresult result = sg_hand_cuMemGetAddressRange_v2(pbase, psize, dptr);
+    CUresult sg_result = sg_hand_cuMemGetAddressRange_v2(pbase, psize, dptr);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemGetAddressRange_v2", "pbase,psize,dptr", "XZx", (const uint64_t[]){(uint64_t)(uintptr_t)pbase, (uint64_t)(uintptr_t)psize, SG_TRACE_VALUE(dptr)}, result);
-    return result;
+        sg_trace("cuMemGetAddressRange_v2", "pbase,psize,dptr", "XZx", (const uint64_t[]){(uint64_t)(uintptr_t)pbase, (uint64_t)(uintptr_t)psize, SG_TRACE_VALUE(dptr)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemAllocHost_v2(void **pp, size_t bytesize)
 {
-    CUresult result = sg_hand_cuMemAllocHost_v2(pp, bytesize);
+    CUresult sg_result = sg_hand_cuMemAllocHost_v2(pp, bytesize);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemAllocHost_v2", "pp,bytesize", "Px", (const uint64_t[]){(uint64_t)(uintptr_t)pp, SG_TRACE_VALUE(bytesize)}, result);
-    return result;
+        sg_trace("cuMemAllocHost_v2", "pp,bytesize", "Px", (const uint64_t[]){(uint64_t)(uintptr_t)pp, SG_TRACE_VALUE(bytesize)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemFreeHost(void *p)
 {
-    CUresult result = sg_hand_cuMemFreeHost(p);
+    CUresult sg_result = sg_hand_cuMemFreeHost(p);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemFreeHost", "p", "p", (const uint64_t[]){(uint64_t)(uintptr_t)p}, result);
-    return result;
+        sg_trace("cuMemFreeHost", "p", "p", (const uint64_t[]){(uint64_t)(uintptr_t)p}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags)
 {
-    CUresult result = sg_hand_cuMemHostAlloc(pp, bytesize, Flags);
+    CUresult sg_result = sg_hand_cuMemHostAlloc(pp, bytesize, Flags);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemHostAlloc", "pp,bytesize,Flags", "Pxu", (const uint64_t[]){(uint64_t)(uintptr_t)pp, SG_TRACE_VALUE(bytesize), SG_TRACE_VALUE(Flags)}, result);
-    return result;
+        sg_trace("cuMemHostAlloc", "pp,bytesize,Flags", "Pxu", (const uint64_t[]){(uint64_t)(uintptr_t)pp, SG_TRACE_VALUE(bytesize), SG_TRACE_VALUE(Flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemHostGetDevicePointer_v2(CUdeviceptr *pdptr, void *p, unsigned int Flags)
 {
-    CUresult result = sg_hand_cuMemHostGetDevicePointer_v2(pdptr, p, Flags);
+    CUresult sg_result = sg_hand_cuMemHostGetDevicePointer_v2(pdptr, p, Flags);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemHostGetDevicePointer_v2", "pdptr,p,Flags", "Xpu", (const uint64_t[]){(uint64_t)(uintptr_t)pdptr, (uint64_t)(uintptr_t)p, SG_TRACE_VALUE(Flags)}, result);
-    return result;
+        sg_trace("cuMemHostGetDevicePointer_v2", "pdptr,p,Flags", "Xpu", (const uint64_t[]){(uint64_t)(uintptr_t)pdptr, (uint64_t)(uintptr_t)p, SG_TRACE_VALUE(Flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemHostGetFlags(unsigned int *pFlags, void *p)
 {
-    CUresult result = sg_hand_cuMemHostGetFlags(pFlags, p);
+    CUresult sg_result = sg_hand_cuMemHostGetFlags(pFlags, p);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemHostGetFlags", "pFlags,p", "Up", (const uint64_t[]){(uint64_t)(uintptr_t)pFlags, (uint64_t)(uintptr_t)p}, result);
-    return result;
+        sg_trace("cuMemHostGetFlags", "pFlags,p", "Up", (const uint64_t[]){(uint64_t)(uintptr_t)pFlags, (uint64_t)(uintptr_t)p}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flags)
 {
-    CUresult result = sg_declined("cuMemAllocManaged", "managed memory is not supported", "use cuMemAlloc and copies (CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY is 0)");
+    CUresult sg_result = sg_declined("cuMemAllocManaged", "managed memory is not supported", "use cuMemAlloc and copies (CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY is 0)");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemAllocManaged", "dptr,bytesize,flags", "Xxu", (const uint64_t[]){(uint64_t)(uintptr_t)dptr, SG_TRACE_VALUE(bytesize), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuMemAllocManaged", "dptr,bytesize,flags", "Xxu", (const uint64_t[]){(uint64_t)(uintptr_t)dptr, SG_TRACE_VALUE(bytesize), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuDeviceRegisterAsyncNotification(CUdevice device, CUasyncCallback callbackFunc, void *userData, CUasyncCallbackHandle *callback)
 {
-    CUresult result = sg_unknown("cuDeviceRegisterAsyncNotification");
+    CUresult sg_result = sg_unknown("cuDeviceRegisterAsyncNotification");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuDeviceRegisterAsyncNotification", "device,callbackFunc,userData,callback", "ixpp", (const uint64_t[]){SG_TRACE_VALUE(device), SG_TRACE_VALUE(callbackFunc), (uint64_t)(uintptr_t)userData, (uint64_t)(uintptr_t)callback}, result);
-    return result;
+        sg_trace("cuDeviceRegisterAsyncNotification", "device,callbackFunc,userData,callback", "ixpp", (const uint64_t[]){SG_TRACE_VALUE(device), SG_TRACE_VALUE(callbackFunc), (uint64_t)(uintptr_t)userData, (uint64_t)(uintptr_t)callback}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuDeviceUnregisterAsyncNotification(CUdevice device, CUasyncCallbackHandle callback)
 {
-    CUresult result = sg_unknown("cuDeviceUnregisterAsyncNotification");
+    CUresult sg_result = sg_unknown("cuDeviceUnregisterAsyncNotification");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuDeviceUnregisterAsyncNotification", "device,callback", "ix", (const uint64_t[]){SG_TRACE_VALUE(device), SG_TRACE_VALUE(callback)}, result);
-    return result;
+        sg_trace("cuDeviceUnregisterAsyncNotification", "device,callback", "ix", (const uint64_t[]){SG_TRACE_VALUE(device), SG_TRACE_VALUE(callback)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuDeviceGetByPCIBusId(CUdevice *dev, const char *pciBusId)
 {
-    CUresult result = sg_hand_cuDeviceGetByPCIBusId(dev, pciBusId);
+    CUresult sg_result = sg_hand_cuDeviceGetByPCIBusId(dev, pciBusId);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuDeviceGetByPCIBusId", "dev,pciBusId", "Is", (const uint64_t[]){(uint64_t)(uintptr_t)dev, (uint64_t)(uintptr_t)pciBusId}, result);
-    return result;
+        sg_trace("cuDeviceGetByPCIBusId", "dev,pciBusId", "Is", (const uint64_t[]){(uint64_t)(uintptr_t)dev, (uint64_t)(uintptr_t)pciBusId}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuDeviceGetPCIBusId(char *pciBusId, int len, CUdevice dev)
 {
-    CUresult result = sg_hand_cuDeviceGetPCIBusId(pciBusId, len, dev);
+    CUresult sg_result = sg_hand_cuDeviceGetPCIBusId(pciBusId, len, dev);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuDeviceGetPCIBusId", "pciBusId,len,dev", "pii", (const uint64_t[]){(uint64_t)(uintptr_t)pciBusId, SG_TRACE_VALUE(len), SG_TRACE_VALUE(dev)}, result);
-    return result;
+        sg_trace("cuDeviceGetPCIBusId", "pciBusId,len,dev", "pii", (const uint64_t[]){(uint64_t)(uintptr_t)pciBusId, SG_TRACE_VALUE(len), SG_TRACE_VALUE(dev)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuIpcGetEventHandle(CUipcEventHandle *pHandle, CUevent event)
 {
-    CUresult result = sg_declined("cuIpcGetEventHandle", "sharing between processes is not supported", "copy through host memory, or use NCCL");
+    CUresult sg_result = sg_declined("cuIpcGetEventHandle", "sharing between processes is not supported", "copy through host memory, or use NCCL");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuIpcGetEventHandle", "pHandle,event", "px", (const uint64_t[]){(uint64_t)(uintptr_t)pHandle, SG_TRACE_VALUE(event)}, result);
-    return result;
+        sg_trace("cuIpcGetEventHandle", "pHandle,event", "px", (const uint64_t[]){(uint64_t)(uintptr_t)pHandle, SG_TRACE_VALUE(event)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuIpcOpenEventHandle(CUevent *phEvent, CUipcEventHandle handle)
 {
-    CUresult result = sg_declined("cuIpcOpenEventHandle", "sharing between processes is not supported", "copy through host memory, or use NCCL");
+    CUresult sg_result = sg_declined("cuIpcOpenEventHandle", "sharing between processes is not supported", "copy through host memory, or use NCCL");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuIpcOpenEventHandle", "phEvent,handle", "Xx", (const uint64_t[]){(uint64_t)(uintptr_t)phEvent, SG_TRACE_VALUE(handle)}, result);
-    return result;
+        sg_trace("cuIpcOpenEventHandle", "phEvent,handle", "Xx", (const uint64_t[]){(uint64_t)(uintptr_t)phEvent, SG_TRACE_VALUE(handle)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr)
 {
-    CUresult result = sg_declined("cuIpcGetMemHandle", "sharing between processes is not supported", "copy through host memory, or use NCCL");
+    CUresult sg_result = sg_declined("cuIpcGetMemHandle", "sharing between processes is not supported", "copy through host memory, or use NCCL");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuIpcGetMemHandle", "pHandle,dptr", "px", (const uint64_t[]){(uint64_t)(uintptr_t)pHandle, SG_TRACE_VALUE(dptr)}, result);
-    return result;
+        sg_trace("cuIpcGetMemHandle", "pHandle,dptr", "px", (const uint64_t[]){(uint64_t)(uintptr_t)pHandle, SG_TRACE_VALUE(dptr)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuIpcOpenMemHandle_v2(CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags)
 {
-    CUresult result = sg_declined("cuIpcOpenMemHandle_v2", "sharing between processes is not supported", "copy through host memory, or use NCCL");
+    CUresult sg_result = sg_declined("cuIpcOpenMemHandle_v2", "sharing between processes is not supported", "copy through host memory, or use NCCL");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuIpcOpenMemHandle_v2", "pdptr,handle,Flags", "Xxu", (const uint64_t[]){(uint64_t)(uintptr_t)pdptr, SG_TRACE_VALUE(handle), SG_TRACE_VALUE(Flags)}, result);
-    return result;
+        sg_trace("cuIpcOpenMemHandle_v2", "pdptr,handle,Flags", "Xxu", (const uint64_t[]){(uint64_t)(uintptr_t)pdptr, SG_TRACE_VALUE(handle), SG_TRACE_VALUE(Flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr dptr)
 {
-    CUresult result = sg_declined("cuIpcCloseMemHandle", "sharing between processes is not supported", "copy through host memory, or use NCCL");
+    CUresult sg_result = sg_declined("cuIpcCloseMemHandle", "sharing between processes is not supported", "copy through host memory, or use NCCL");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuIpcCloseMemHandle", "dptr", "x", (const uint64_t[]){SG_TRACE_VALUE(dptr)}, result);
-    return result;
+        sg_trace("cuIpcCloseMemHandle", "dptr", "x", (const uint64_t[]){SG_TRACE_VALUE(dptr)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags)
 {
-    CUresult result = sg_declined("cuMemHostRegister_v2", "memory of the rank's own cannot be page-locked in place", "allocate it with cuMemHostAlloc");
+    CUresult sg_result = sg_declined("cuMemHostRegister_v2", "memory of the rank's own cannot be page-locked in place", "allocate it with cuMemHostAlloc");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemHostRegister_v2", "p,bytesize,Flags", "pxu", (const uint64_t[]){(uint64_t)(uintptr_t)p, SG_TRACE_VALUE(bytesize), SG_TRACE_VALUE(Flags)}, result);
-    return result;
+        sg_trace("cuMemHostRegister_v2", "p,bytesize,Flags", "pxu", (const uint64_t[]){(uint64_t)(uintptr_t)p, SG_TRACE_VALUE(bytesize), SG_TRACE_VALUE(Flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemHostUnregister(void *p)
 {
-    CUresult result = sg_declined("cuMemHostUnregister", "memory of the rank's own cannot be page-locked in place", "allocate it with cuMemHostAlloc");
+    CUresult sg_result = sg_declined("cuMemHostUnregister", "memory of the rank's own cannot be page-locked in place", "allocate it with cuMemHostAlloc");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemHostUnregister", "p", "p", (const uint64_t[]){(uint64_t)(uintptr_t)p}, result);
-    return result;
+        sg_trace("cuMemHostUnregister", "p", "p", (const uint64_t[]){(uint64_t)(uintptr_t)p}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpy_ptds(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount)
 {
-    CUresult result = sg_hand_cuMemcpy(dst, src, ByteCount, CU_STREAM_PER_THREAD);
+    CUresult sg_result = sg_hand_cuMemcpy(dst, src, ByteCount, CU_STREAM_PER_THREAD);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpy_ptds", "dst,src,ByteCount", "xxx", (const uint64_t[]){SG_TRACE_VALUE(dst), SG_TRACE_VALUE(src), SG_TRACE_VALUE(ByteCount)}, result);
-    return result;
+        sg_trace("cuMemcpy_ptds", "dst,src,ByteCount", "xxx", (const uint64_t[]){SG_TRACE_VALUE(dst), SG_TRACE_VALUE(src), SG_TRACE_VALUE(ByteCount)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyPeer_ptds(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount)
 {
-    CUresult result = sg_hand_cuMemcpyPeer(dstDevice, dstContext, srcDevice, srcContext, ByteCount, CU_STREAM_PER_THREAD);
+    CUresult sg_result = sg_hand_cuMemcpyPeer(dstDevice, dstContext, srcDevice, srcContext, ByteCount, CU_STREAM_PER_THREAD);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyPeer_ptds", "dstDevice,dstContext,srcDevice,srcContext,ByteCount", "xxxxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(dstContext), SG_TRACE_VALUE(srcDevice), SG_TRACE_VALUE(srcContext), SG_TRACE_VALUE(ByteCount)}, result);
-    return result;
+        sg_trace("cuMemcpyPeer_ptds", "dstDevice,dstContext,srcDevice,srcContext,ByteCount", "xxxxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(dstContext), SG_TRACE_VALUE(srcDevice), SG_TRACE_VALUE(srcContext), SG_TRACE_VALUE(ByteCount)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyHtoD_v2_ptds(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount)
 {
-    CUresult result = sg_hand_cuMemcpyHtoD_v2(dstDevice, srcHost, ByteCount, CU_STREAM_PER_THREAD);
+    CUresult sg_result = sg_hand_cuMemcpyHtoD_v2(dstDevice, srcHost, ByteCount, CU_STREAM_PER_THREAD);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyHtoD_v2_ptds", "dstDevice,srcHost,ByteCount", "xpx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), (uint64_t)(uintptr_t)srcHost, SG_TRACE_VALUE(ByteCount)}, result);
-    return result;
+        sg_trace("cuMemcpyHtoD_v2_ptds", "dstDevice,srcHost,ByteCount", "xpx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), (uint64_t)(uintptr_t)srcHost, SG_TRACE_VALUE(ByteCount)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyDtoH_v2_ptds(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount)
 {
-    CUresult result = sg_hand_cuMemcpyDtoH_v2(dstHost, srcDevice, ByteCount, CU_STREAM_PER_THREAD);
+    CUresult sg_result = sg_hand_cuMemcpyDtoH_v2(dstHost, srcDevice, ByteCount, CU_STREAM_PER_THREAD);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyDtoH_v2_ptds", "dstHost,srcDevice,ByteCount", "pxx", (const uint64_t[]){(uint64_t)(uintptr_t)dstHost, SG_TRACE_VALUE(srcDevice), SG_TRACE_VALUE(ByteCount)}, result);
-    return result;
+        sg_trace("cuMemcpyDtoH_v2_ptds", "dstHost,srcDevice,ByteCount", "pxx", (const uint64_t[]){(uint64_t)(uintptr_t)dstHost, SG_TRACE_VALUE(srcDevice), SG_TRACE_VALUE(ByteCount)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyDtoD_v2_ptds(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount)
 {
-    CUresult result = sg_hand_cuMemcpyDtoD_v2(dstDevice, srcDevice, ByteCount, CU_STREAM_PER_THREAD);
+    CUresult sg_result = sg_hand_cuMemcpyDtoD_v2(dstDevice, srcDevice, ByteCount, CU_STREAM_PER_THREAD);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyDtoD_v2_ptds", "dstDevice,srcDevice,ByteCount", "xxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(srcDevice), SG_TRACE_VALUE(ByteCount)}, result);
-    return result;
+        sg_trace("cuMemcpyDtoD_v2_ptds", "dstDevice,srcDevice,ByteCount", "xxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(srcDevice), SG_TRACE_VALUE(ByteCount)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyDtoA_v2_ptds(CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice, size_t ByteCount)
 {
-    CUresult result = sg_declined("cuMemcpyDtoA_v2_ptds", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
+    CUresult sg_result = sg_declined("cuMemcpyDtoA_v2_ptds", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyDtoA_v2_ptds", "dstArray,dstOffset,srcDevice,ByteCount", "xxxx", (const uint64_t[]){SG_TRACE_VALUE(dstArray), SG_TRACE_VALUE(dstOffset), SG_TRACE_VALUE(srcDevice), SG_TRACE_VALUE(ByteCount)}, result);
-    return result;
+        sg_trace("cuMemcpyDtoA_v2_ptds", "dstArray,dstOffset,srcDevice,ByteCount", "xxxx", (const uint64_t[]){SG_TRACE_VALUE(dstArray), SG_TRACE_VALUE(dstOffset), SG_TRACE_VALUE(srcDevice), SG_TRACE_VALUE(ByteCount)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyAtoD_v2_ptds(CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount)
 {
-    CUresult result = sg_declined("cuMemcpyAtoD_v2_ptds", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
+    CUresult sg_result = sg_declined("cuMemcpyAtoD_v2_ptds", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyAtoD_v2_ptds", "dstDevice,srcArray,srcOffset,ByteCount", "xxxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(srcArray), SG_TRACE_VALUE(srcOffset), SG_TRACE_VALUE(ByteCount)}, result);
-    return result;
+        sg_trace("cuMemcpyAtoD_v2_ptds", "dstDevice,srcArray,srcOffset,ByteCount", "xxxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(srcArray), SG_TRACE_VALUE(srcOffset), SG_TRACE_VALUE(ByteCount)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyHtoA_v2_ptds(CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount)
 {
-    CUresult result = sg_declined("cuMemcpyHtoA_v2_ptds", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
+    CUresult sg_result = sg_declined("cuMemcpyHtoA_v2_ptds", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyHtoA_v2_ptds", "dstArray,dstOffset,srcHost,ByteCount", "xxpx", (const uint64_t[]){SG_TRACE_VALUE(dstArray), SG_TRACE_VALUE(dstOffset), (uint64_t)(uintptr_t)srcHost, SG_TRACE_VALUE(ByteCount)}, result);
-    return result;
+        sg_trace("cuMemcpyHtoA_v2_ptds", "dstArray,dstOffset,srcHost,ByteCount", "xxpx", (const uint64_t[]){SG_TRACE_VALUE(dstArray), SG_TRACE_VALUE(dstOffset), (uint64_t)(uintptr_t)srcHost, SG_TRACE_VALUE(ByteCount)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyAtoH_v2_ptds(void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount)
 {
-    CUresult result = sg_declined("cuMemcpyAtoH_v2_ptds", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
+    CUresult sg_result = sg_declined("cuMemcpyAtoH_v2_ptds", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyAtoH_v2_ptds", "dstHost,srcArray,srcOffset,ByteCount", "pxxx", (const uint64_t[]){(uint64_t)(uintptr_t)dstHost, SG_TRACE_VALUE(srcArray), SG_TRACE_VALUE(srcOffset), SG_TRACE_VALUE(ByteCount)}, result);
-    return result;
+        sg_trace("cuMemcpyAtoH_v2_ptds", "dstHost,srcArray,srcOffset,ByteCount", "pxxx", (const uint64_t[]){(uint64_t)(uintptr_t)dstHost, SG_TRACE_VALUE(srcArray), SG_TRACE_VALUE(srcOffset), SG_TRACE_VALUE(ByteCount)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyAtoA_v2_ptds(CUarray dstArray, size_t dstOffset, CUarray srcArray, size_t srcOffset, size_t ByteCount)
 {
-    CUresult result = sg_declined("cuMemcpyAtoA_v2_ptds", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
+    CUresult sg_result = sg_declined("cuMemcpyAtoA_v2_ptds", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyAtoA_v2_ptds", "dstArray,dstOffset,srcArray,srcOffset,ByteCount", "xxxxx", (const uint64_t[]){SG_TRACE_VALUE(dstArray), SG_TRACE_VALUE(dstOffset), SG_TRACE_VALUE(srcArray), SG_TRACE_VALUE(srcOffset), SG_TRACE_VALUE(ByteCount)}, result);
-    return result;
+        sg_trace("cuMemcpyAtoA_v2_ptds", "dstArray,dstOffset,srcArray,srcOffset,ByteCount", "xxxxx", (const uint64_t[]){SG_TRACE_VALUE(dstArray), SG_TRACE_VALUE(dstOffset), SG_TRACE_VALUE(srcArray), SG_TRACE_VALUE(srcOffset), SG_TRACE_VALUE(ByteCount)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpy2D_v2_ptds(const CUDA_MEMCPY2D *pCopy)
 {
-    CUresult result = sg_hand_cuMemcpy2D_v2(pCopy, CU_STREAM_PER_THREAD);
+    CUresult sg_result = sg_hand_cuMemcpy2D_v2(pCopy, CU_STREAM_PER_THREAD);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpy2D_v2_ptds", "pCopy", "p", (const uint64_t[]){(uint64_t)(uintptr_t)pCopy}, result);
-    return result;
+        sg_trace("cuMemcpy2D_v2_ptds", "pCopy", "p", (const uint64_t[]){(uint64_t)(uintptr_t)pCopy}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D *pCopy)
 {
-    CUresult result = sg_hand_cuMemcpy2DUnaligned_v2(pCopy, CU_STREAM_PER_THREAD);
+    CUresult sg_result = sg_hand_cuMemcpy2DUnaligned_v2(pCopy, CU_STREAM_PER_THREAD);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpy2DUnaligned_v2_ptds", "pCopy", "p", (const uint64_t[]){(uint64_t)(uintptr_t)pCopy}, result);
-    return result;
+        sg_trace("cuMemcpy2DUnaligned_v2_ptds", "pCopy", "p", (const uint64_t[]){(uint64_t)(uintptr_t)pCopy}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D *pCopy)
 {
-    CUresult result = sg_hand_cuMemcpy3D_v2(pCopy, CU_STREAM_PER_THREAD);
+    CUresult sg_result = sg_hand_cuMemcpy3D_v2(pCopy, CU_STREAM_PER_THREAD);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpy3D_v2_ptds", "pCopy", "p", (const uint64_t[]){(uint64_t)(uintptr_t)pCopy}, result);
-    return result;
+        sg_trace("cuMemcpy3D_v2_ptds", "pCopy", "p", (const uint64_t[]){(uint64_t)(uintptr_t)pCopy}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D_PEER *pCopy)
 {
-    CUresult result = sg_hand_cuMemcpy3DPeer(pCopy, CU_STREAM_PER_THREAD);
+    CUresult sg_result = sg_hand_cuMemcpy3DPeer(pCopy, CU_STREAM_PER_THREAD);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpy3DPeer_ptds", "pCopy", "p", (const uint64_t[]){(uint64_t)(uintptr_t)pCopy}, result);
-    return result;
+        sg_trace("cuMemcpy3DPeer_ptds", "pCopy", "p", (const uint64_t[]){(uint64_t)(uintptr_t)pCopy}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyAsync_ptsz(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream)
 {
-    CUresult result = sg_hand_cuMemcpyAsync(dst, src, ByteCount, SG_PER_THREAD(hStream));
+    CUresult sg_result = sg_hand_cuMemcpyAsync(dst, src, ByteCount, SG_PER_THREAD(hStream));
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyAsync_ptsz", "dst,src,ByteCount,hStream", "xxxx", (const uint64_t[]){SG_TRACE_VALUE(dst), SG_TRACE_VALUE(src), SG_TRACE_VALUE(ByteCount), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemcpyAsync_ptsz", "dst,src,ByteCount,hStream", "xxxx", (const uint64_t[]){SG_TRACE_VALUE(dst), SG_TRACE_VALUE(src), SG_TRACE_VALUE(ByteCount), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyPeerAsync_ptsz(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount, CUstream hStream)
 {
-    CUresult result = sg_hand_cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount, SG_PER_THREAD(hStream));
+    CUresult sg_result = sg_hand_cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount, SG_PER_THREAD(hStream));
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyPeerAsync_ptsz", "dstDevice,dstContext,srcDevice,srcContext,ByteCount,hStream", "xxxxxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(dstContext), SG_TRACE_VALUE(srcDevice), SG_TRACE_VALUE(srcContext), SG_TRACE_VALUE(ByteCount), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemcpyPeerAsync_ptsz", "dstDevice,dstContext,srcDevice,srcContext,ByteCount,hStream", "xxxxxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(dstContext), SG_TRACE_VALUE(srcDevice), SG_TRACE_VALUE(srcContext), SG_TRACE_VALUE(ByteCount), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount, CUstream hStream)
 {
-    CUresult result = sg_hand_cuMemcpyHtoDAsync_v2(dstDevice, srcHost, ByteCount, SG_PER_THREAD(hStream));
+    CUresult sg_result = sg_hand_cuMemcpyHtoDAsync_v2(dstDevice, srcHost, ByteCount, SG_PER_THREAD(hStream));
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyHtoDAsync_v2_ptsz", "dstDevice,srcHost,ByteCount,hStream", "xpxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), (uint64_t)(uintptr_t)srcHost, SG_TRACE_VALUE(ByteCount), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemcpyHtoDAsync_v2_ptsz", "dstDevice,srcHost,ByteCount,hStream", "xpxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), (uint64_t)(uintptr_t)srcHost, SG_TRACE_VALUE(ByteCount), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyDtoHAsync_v2_ptsz(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream)
 {
-    CUresult result = sg_hand_cuMemcpyDtoHAsync_v2(dstHost, srcDevice, ByteCount, SG_PER_THREAD(hStream));
+    CUresult sg_result = sg_hand_cuMemcpyDtoHAsync_v2(dstHost, srcDevice, ByteCount, SG_PER_THREAD(hStream));
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyDtoHAsync_v2_ptsz", "dstHost,srcDevice,ByteCount,hStream", "pxxx", (const uint64_t[]){(uint64_t)(uintptr_t)dstHost, SG_TRACE_VALUE(srcDevice), SG_TRACE_VALUE(ByteCount), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemcpyDtoHAsync_v2_ptsz", "dstHost,srcDevice,ByteCount,hStream", "pxxx", (const uint64_t[]){(uint64_t)(uintptr_t)dstHost, SG_TRACE_VALUE(srcDevice), SG_TRACE_VALUE(ByteCount), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream)
 {
-    CUresult result = sg_hand_cuMemcpyDtoDAsync_v2(dstDevice, srcDevice, ByteCount, SG_PER_THREAD(hStream));
+    CUresult sg_result = sg_hand_cuMemcpyDtoDAsync_v2(dstDevice, srcDevice, ByteCount, SG_PER_THREAD(hStream));
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyDtoDAsync_v2_ptsz", "dstDevice,srcDevice,ByteCount,hStream", "xxxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(srcDevice), SG_TRACE_VALUE(ByteCount), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemcpyDtoDAsync_v2_ptsz", "dstDevice,srcDevice,ByteCount,hStream", "xxxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(srcDevice), SG_TRACE_VALUE(ByteCount), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyHtoAAsync_v2_ptsz(CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount, CUstream hStream)
 {
-    CUresult result = sg_declined("cuMemcpyHtoAAsync_v2_ptsz", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
+    CUresult sg_result = sg_declined("cuMemcpyHtoAAsync_v2_ptsz", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyHtoAAsync_v2_ptsz", "dstArray,dstOffset,srcHost,ByteCount,hStream", "xxpxx", (const uint64_t[]){SG_TRACE_VALUE(dstArray), SG_TRACE_VALUE(dstOffset), (uint64_t)(uintptr_t)srcHost, SG_TRACE_VALUE(ByteCount), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemcpyHtoAAsync_v2_ptsz", "dstArray,dstOffset,srcHost,ByteCount,hStream", "xxpxx", (const uint64_t[]){SG_TRACE_VALUE(dstArray), SG_TRACE_VALUE(dstOffset), (uint64_t)(uintptr_t)srcHost, SG_TRACE_VALUE(ByteCount), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyAtoHAsync_v2_ptsz(void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount, CUstream hStream)
 {
-    CUresult result = sg_declined("cuMemcpyAtoHAsync_v2_ptsz", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
+    CUresult sg_result = sg_declined("cuMemcpyAtoHAsync_v2_ptsz", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyAtoHAsync_v2_ptsz", "dstHost,srcArray,srcOffset,ByteCount,hStream", "pxxxx", (const uint64_t[]){(uint64_t)(uintptr_t)dstHost, SG_TRACE_VALUE(srcArray), SG_TRACE_VALUE(srcOffset), SG_TRACE_VALUE(ByteCount), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemcpyAtoHAsync_v2_ptsz", "dstHost,srcArray,srcOffset,ByteCount,hStream", "pxxxx", (const uint64_t[]){(uint64_t)(uintptr_t)dstHost, SG_TRACE_VALUE(srcArray), SG_TRACE_VALUE(srcOffset), SG_TRACE_VALUE(ByteCount), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D *pCopy, CUstream hStream)
 {
-    CUresult result = sg_hand_cuMemcpy2DAsync_v2(pCopy, SG_PER_THREAD(hStream));
+    CUresult sg_result = sg_hand_cuMemcpy2DAsync_v2(pCopy, SG_PER_THREAD(hStream));
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpy2DAsync_v2_ptsz", "pCopy,hStream", "px", (const uint64_t[]){(uint64_t)(uintptr_t)pCopy, (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemcpy2DAsync_v2_ptsz", "pCopy,hStream", "px", (const uint64_t[]){(uint64_t)(uintptr_t)pCopy, (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D *pCopy, CUstream hStream)
 {
-    CUresult result = sg_hand_cuMemcpy3DAsync_v2(pCopy, SG_PER_THREAD(hStream));
+    CUresult sg_result = sg_hand_cuMemcpy3DAsync_v2(pCopy, SG_PER_THREAD(hStream));
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpy3DAsync_v2_ptsz", "pCopy,hStream", "px", (const uint64_t[]){(uint64_t)(uintptr_t)pCopy, (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemcpy3DAsync_v2_ptsz", "pCopy,hStream", "px", (const uint64_t[]){(uint64_t)(uintptr_t)pCopy, (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER *pCopy, CUstream hStream)
 {
-    CUresult result = sg_hand_cuMemcpy3DPeerAsync(pCopy, SG_PER_THREAD(hStream));
+    CUresult sg_result = sg_hand_cuMemcpy3DPeerAsync(pCopy, SG_PER_THREAD(hStream));
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpy3DPeerAsync_ptsz", "pCopy,hStream", "px", (const uint64_t[]){(uint64_t)(uintptr_t)pCopy, (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemcpy3DPeerAsync_ptsz", "pCopy,hStream", "px", (const uint64_t[]){(uint64_t)(uintptr_t)pCopy, (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count, CUmemcpyAttributes *attrs, size_t *attrsIdxs, size_t numAttrs, CUstream hStream)
 {
-    CUresult result = sg_unknown("cuMemcpyBatchAsync_v2_ptsz");
+    CUresult sg_result = sg_unknown("cuMemcpyBatchAsync_v2_ptsz");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyBatchAsync_v2_ptsz", "dsts,srcs,sizes,count,attrs,attrsIdxs,numAttrs,hStream", "XXZxpZxx", (const uint64_t[]){(uint64_t)(uintptr_t)dsts, (uint64_t)(uintptr_t)srcs, (uint64_t)(uintptr_t)sizes, SG_TRACE_VALUE(count), (uint64_t)(uintptr_t)attrs, (uint64_t)(uintptr_t)attrsIdxs, SG_TRACE_VALUE(numAttrs), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemcpyBatchAsync_v2_ptsz", "dsts,srcs,sizes,count,attrs,attrsIdxs,numAttrs,hStream", "XXZxpZxx", (const uint64_t[]){(uint64_t)(uintptr_t)dsts, (uint64_t)(uintptr_t)srcs, (uint64_t)(uintptr_t)sizes, SG_TRACE_VALUE(count), (uint64_t)(uintptr_t)attrs, (uint64_t)(uintptr_t)attrsIdxs, SG_TRACE_VALUE(numAttrs), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpy3DBatchAsync_v2_ptsz(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, unsigned long long flags, CUstream hStream)
 {
-    CUresult result = sg_unknown("cuMemcpy3DBatchAsync_v2_ptsz");
+    CUresult sg_result = sg_unknown("cuMemcpy3DBatchAsync_v2_ptsz");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpy3DBatchAsync_v2_ptsz", "numOps,opList,flags,hStream", "xpxx", (const uint64_t[]){SG_TRACE_VALUE(numOps), (uint64_t)(uintptr_t)opList, SG_TRACE_VALUE(flags), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemcpy3DBatchAsync_v2_ptsz", "numOps,opList,flags,hStream", "xpxx", (const uint64_t[]){SG_TRACE_VALUE(numOps), (uint64_t)(uintptr_t)opList, SG_TRACE_VALUE(flags), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyWithAttributesAsync_ptsz(CUdeviceptr dst, CUdeviceptr src, size_t size, CUmemcpyAttributes *attr, CUstream hStream)
 {
-    CUresult result = sg_unknown("cuMemcpyWithAttributesAsync_ptsz");
+    CUresult sg_result = sg_unknown("cuMemcpyWithAttributesAsync_ptsz");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyWithAttributesAsync_ptsz", "dst,src,size,attr,hStream", "xxxpx", (const uint64_t[]){SG_TRACE_VALUE(dst), SG_TRACE_VALUE(src), SG_TRACE_VALUE(size), (uint64_t)(uintptr_t)attr, (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemcpyWithAttributesAsync_ptsz", "dst,src,size,attr,hStream", "xxxpx", (const uint64_t[]){SG_TRACE_VALUE(dst), SG_TRACE_VALUE(src), SG_TRACE_VALUE(size), (uint64_t)(uintptr_t)attr, (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpy3DWithAttributesAsync_ptsz(CUDA_MEMCPY3D_BATCH_OP *op, unsigned long long flags, CUstream hStream)
 {
-    CUresult result = sg_unknown("cuMemcpy3DWithAttributesAsync_ptsz");
+    CUresult sg_result = sg_unknown("cuMemcpy3DWithAttributesAsync_ptsz");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpy3DWithAttributesAsync_ptsz", "op,flags,hStream", "pxx", (const uint64_t[]){(uint64_t)(uintptr_t)op, SG_TRACE_VALUE(flags), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemcpy3DWithAttributesAsync_ptsz", "op,flags,hStream", "pxx", (const uint64_t[]){(uint64_t)(uintptr_t)op, SG_TRACE_VALUE(flags), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemsetD8_v2_ptds(CUdeviceptr dstDevice, unsigned char uc, size_t N)
 {
-    CUresult result = sg_hand_cuMemsetD8_v2(dstDevice, uc, N, CU_STREAM_PER_THREAD);
+    CUresult sg_result = sg_hand_cuMemsetD8_v2(dstDevice, uc, N, CU_STREAM_PER_THREAD);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemsetD8_v2_ptds", "dstDevice,uc,N", "xxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(uc), SG_TRACE_VALUE(N)}, result);
-    return result;
+        sg_trace("cuMemsetD8_v2_ptds", "dstDevice,uc,N", "xxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(uc), SG_TRACE_VALUE(N)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemsetD16_v2_ptds(CUdeviceptr dstDevice, unsigned short us, size_t N)
 {
-    CUresult result = sg_hand_cuMemsetD16_v2(dstDevice, us, N, CU_STREAM_PER_THREAD);
+    CUresult sg_result = sg_hand_cuMemsetD16_v2(dstDevice, us, N, CU_STREAM_PER_THREAD);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemsetD16_v2_ptds", "dstDevice,us,N", "xxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(us), SG_TRACE_VALUE(N)}, result);
-    return result;
+        sg_trace("cuMemsetD16_v2_ptds", "dstDevice,us,N", "xxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(us), SG_TRACE_VALUE(N)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemsetD32_v2_ptds(CUdeviceptr dstDevice, unsigned int ui, size_t N)
 {
-    CUresult result = sg_hand_cuMemsetD32_v2(dstDevice, ui, N, CU_STREAM_PER_THREAD);
+    CUresult sg_result = sg_hand_cuMemsetD32_v2(dstDevice, ui, N, CU_STREAM_PER_THREAD);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemsetD32_v2_ptds", "dstDevice,ui,N", "xux", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(ui), SG_TRACE_VALUE(N)}, result);
-    return result;
+        sg_trace("cuMemsetD32_v2_ptds", "dstDevice,ui,N", "xux", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(ui), SG_TRACE_VALUE(N)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemsetD2D8_v2_ptds(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height)
 {
-    CUresult result = sg_hand_cuMemsetD2D8_v2(dstDevice, dstPitch, uc, Width, Height, CU_STREAM_PER_THREAD);
+    CUresult sg_result = sg_hand_cuMemsetD2D8_v2(dstDevice, dstPitch, uc, Width, Height, CU_STREAM_PER_THREAD);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemsetD2D8_v2_ptds", "dstDevice,dstPitch,uc,Width,Height", "xxxxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(dstPitch), SG_TRACE_VALUE(uc), SG_TRACE_VALUE(Width), SG_TRACE_VALUE(Height)}, result);
-    return result;
+        sg_trace("cuMemsetD2D8_v2_ptds", "dstDevice,dstPitch,uc,Width,Height", "xxxxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(dstPitch), SG_TRACE_VALUE(uc), SG_TRACE_VALUE(Width), SG_TRACE_VALUE(Height)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemsetD2D16_v2_ptds(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height)
 {
-    CUresult result = sg_hand_cuMemsetD2D16_v2(dstDevice, dstPitch, us, Width, Height, CU_STREAM_PER_THREAD);
+    CUresult sg_result = sg_hand_cuMemsetD2D16_v2(dstDevice, dstPitch, us, Width, Height, CU_STREAM_PER_THREAD);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemsetD2D16_v2_ptds", "dstDevice,dstPitch,us,Width,Height", "xxxxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(dstPitch), SG_TRACE_VALUE(us), SG_TRACE_VALUE(Width), SG_TRACE_VALUE(Height)}, result);
-    return result;
+        sg_trace("cuMemsetD2D16_v2_ptds", "dstDevice,dstPitch,us,Width,Height", "xxxxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(dstPitch), SG_TRACE_VALUE(us), SG_TRACE_VALUE(Width), SG_TRACE_VALUE(Height)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemsetD2D32_v2_ptds(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height)
 {
-    CUresult result = sg_hand_cuMemsetD2D32_v2(dstDevice, dstPitch, ui, Width, Height, CU_STREAM_PER_THREAD);
+    CUresult sg_result = sg_hand_cuMemsetD2D32_v2(dstDevice, dstPitch, ui, Width, Height, CU_STREAM_PER_THREAD);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemsetD2D32_v2_ptds", "dstDevice,dstPitch,ui,Width,Height", "xxuxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(dstPitch), SG_TRACE_VALUE(ui), SG_TRACE_VALUE(Width), SG_TRACE_VALUE(Height)}, result);
-    return result;
+        sg_trace("cuMemsetD2D32_v2_ptds", "dstDevice,dstPitch,ui,Width,Height", "xxuxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(dstPitch), SG_TRACE_VALUE(ui), SG_TRACE_VALUE(Width), SG_TRACE_VALUE(Height)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemsetD8Async_ptsz(CUdeviceptr dstDevice, unsigned char uc, size_t N, CUstream hStream)
 {
-    CUresult result = sg_hand_cuMemsetD8Async(dstDevice, uc, N, SG_PER_THREAD(hStream));
+    CUresult sg_result = sg_hand_cuMemsetD8Async(dstDevice, uc, N, SG_PER_THREAD(hStream));
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemsetD8Async_ptsz", "dstDevice,uc,N,hStream", "xxxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(uc), SG_TRACE_VALUE(N), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemsetD8Async_ptsz", "dstDevice,uc,N,hStream", "xxxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(uc), SG_TRACE_VALUE(N), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemsetD16Async_ptsz(CUdeviceptr dstDevice, unsigned short us, size_t N, CUstream hStream)
 {
-    CUresult result = sg_hand_cuMemsetD16Async(dstDevice, us, N, SG_PER_THREAD(hStream));
+    CUresult sg_result = sg_hand_cuMemsetD16Async(dstDevice, us, N, SG_PER_THREAD(hStream));
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemsetD16Async_ptsz", "dstDevice,us,N,hStream", "xxxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(us), SG_TRACE_VALUE(N), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemsetD16Async_ptsz", "dstDevice,us,N,hStream", "xxxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(us), SG_TRACE_VALUE(N), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemsetD32Async_ptsz(CUdeviceptr dstDevice, unsigned int ui, size_t N, CUstream hStream)
 {
-    CUresult result = sg_hand_cuMemsetD32Async(dstDevice, ui, N, SG_PER_THREAD(hStream));
+    CUresult sg_result = sg_hand_cuMemsetD32Async(dstDevice, ui, N, SG_PER_THREAD(hStream));
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemsetD32Async_ptsz", "dstDevice,ui,N,hStream", "xuxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(ui), SG_TRACE_VALUE(N), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemsetD32Async_ptsz", "dstDevice,ui,N,hStream", "xuxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(ui), SG_TRACE_VALUE(N), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemsetD2D8Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height, CUstream hStream)
 {
-    CUresult result = sg_hand_cuMemsetD2D8Async(dstDevice, dstPitch, uc, Width, Height, SG_PER_THREAD(hStream));
+    CUresult sg_result = sg_hand_cuMemsetD2D8Async(dstDevice, dstPitch, uc, Width, Height, SG_PER_THREAD(hStream));
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemsetD2D8Async_ptsz", "dstDevice,dstPitch,uc,Width,Height,hStream", "xxxxxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(dstPitch), SG_TRACE_VALUE(uc), SG_TRACE_VALUE(Width), SG_TRACE_VALUE(Height), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemsetD2D8Async_ptsz", "dstDevice,dstPitch,uc,Width,Height,hStream", "xxxxxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(dstPitch), SG_TRACE_VALUE(uc), SG_TRACE_VALUE(Width), SG_TRACE_VALUE(Height), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemsetD2D16Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height, CUstream hStream)
 {
-    CUresult result = sg_hand_cuMemsetD2D16Async(dstDevice, dstPitch, us, Width, Height, SG_PER_THREAD(hStream));
+    CUresult sg_result = sg_hand_cuMemsetD2D16Async(dstDevice, dstPitch, us, Width, Height, SG_PER_THREAD(hStream));
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemsetD2D16Async_ptsz", "dstDevice,dstPitch,us,Width,Height,hStream", "xxxxxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(dstPitch), SG_TRACE_VALUE(us), SG_TRACE_VALUE(Width), SG_TRACE_VALUE(Height), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemsetD2D16Async_ptsz", "dstDevice,dstPitch,us,Width,Height,hStream", "xxxxxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(dstPitch), SG_TRACE_VALUE(us), SG_TRACE_VALUE(Width), SG_TRACE_VALUE(Height), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemsetD2D32Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height, CUstream hStream)
 {
-    CUresult result = sg_hand_cuMemsetD2D32Async(dstDevice, dstPitch, ui, Width, Height, SG_PER_THREAD(hStream));
+    CUresult sg_result = sg_hand_cuMemsetD2D32Async(dstDevice, dstPitch, ui, Width, Height, SG_PER_THREAD(hStream));
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemsetD2D32Async_ptsz", "dstDevice,dstPitch,ui,Width,Height,hStream", "xxuxxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(dstPitch), SG_TRACE_VALUE(ui), SG_TRACE_VALUE(Width), SG_TRACE_VALUE(Height), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemsetD2D32Async_ptsz", "dstDevice,dstPitch,ui,Width,Height,hStream", "xxuxxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(dstPitch), SG_TRACE_VALUE(ui), SG_TRACE_VALUE(Width), SG_TRACE_VALUE(Height), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR *pAllocateArray)
 {
-    CUresult result = sg_declined("cuArrayCreate_v2", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
+    CUresult sg_result = sg_declined("cuArrayCreate_v2", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuArrayCreate_v2", "pHandle,pAllocateArray", "pp", (const uint64_t[]){(uint64_t)(uintptr_t)pHandle, (uint64_t)(uintptr_t)pAllocateArray}, result);
-    return result;
+        sg_trace("cuArrayCreate_v2", "pHandle,pAllocateArray", "pp", (const uint64_t[]){(uint64_t)(uintptr_t)pHandle, (uint64_t)(uintptr_t)pAllocateArray}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *pArrayDescriptor, CUarray hArray)
 {
-    CUresult result = sg_declined("cuArrayGetDescriptor_v2", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
+    CUresult sg_result = sg_declined("cuArrayGetDescriptor_v2", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuArrayGetDescriptor_v2", "pArrayDescriptor,hArray", "px", (const uint64_t[]){(uint64_t)(uintptr_t)pArrayDescriptor, SG_TRACE_VALUE(hArray)}, result);
-    return result;
+        sg_trace("cuArrayGetDescriptor_v2", "pArrayDescriptor,hArray", "px", (const uint64_t[]){(uint64_t)(uintptr_t)pArrayDescriptor, SG_TRACE_VALUE(hArray)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *sparseProperties, CUarray array)
 {
-    CUresult result = sg_unknown("cuArrayGetSparseProperties");
+    CUresult sg_result = sg_unknown("cuArrayGetSparseProperties");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuArrayGetSparseProperties", "sparseProperties,array", "px", (const uint64_t[]){(uint64_t)(uintptr_t)sparseProperties, SG_TRACE_VALUE(array)}, result);
-    return result;
+        sg_trace("cuArrayGetSparseProperties", "sparseProperties,array", "px", (const uint64_t[]){(uint64_t)(uintptr_t)sparseProperties, SG_TRACE_VALUE(array)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *sparseProperties, CUmipmappedArray mipmap)
 {
-    CUresult result = sg_unknown("cuMipmappedArrayGetSparseProperties");
+    CUresult sg_result = sg_unknown("cuMipmappedArrayGetSparseProperties");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMipmappedArrayGetSparseProperties", "sparseProperties,mipmap", "px", (const uint64_t[]){(uint64_t)(uintptr_t)sparseProperties, SG_TRACE_VALUE(mipmap)}, result);
-    return result;
+        sg_trace("cuMipmappedArrayGetSparseProperties", "sparseProperties,mipmap", "px", (const uint64_t[]){(uint64_t)(uintptr_t)sparseProperties, SG_TRACE_VALUE(mipmap)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequirements, CUarray array, CUdevice device)
 {
-    CUresult result = sg_unknown("cuArrayGetMemoryRequirements");
+    CUresult sg_result = sg_unknown("cuArrayGetMemoryRequirements");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuArrayGetMemoryRequirements", "memoryRequirements,array,device", "pxi", (const uint64_t[]){(uint64_t)(uintptr_t)memoryRequirements, SG_TRACE_VALUE(array), SG_TRACE_VALUE(device)}, result);
-    return result;
+        sg_trace("cuArrayGetMemoryRequirements", "memoryRequirements,array,device", "pxi", (const uint64_t[]){(uint64_t)(uintptr_t)memoryRequirements, SG_TRACE_VALUE(array), SG_TRACE_VALUE(device)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequirements, CUmipmappedArray mipmap, CUdevice device)
 {
-    CUresult result = sg_unknown("cuMipmappedArrayGetMemoryRequirements");
+    CUresult sg_result = sg_unknown("cuMipmappedArrayGetMemoryRequirements");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMipmappedArrayGetMemoryRequirements", "memoryRequirements,mipmap,device", "pxi", (const uint64_t[]){(uint64_t)(uintptr_t)memoryRequirements, SG_TRACE_VALUE(mipmap), SG_TRACE_VALUE(device)}, result);
-    return result;
+        sg_trace("cuMipmappedArrayGetMemoryRequirements", "memoryRequirements,mipmap,device", "pxi", (const uint64_t[]){(uint64_t)(uintptr_t)memoryRequirements, SG_TRACE_VALUE(mipmap), SG_TRACE_VALUE(device)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuArrayGetPlane(CUarray *pPlaneArray, CUarray hArray, unsigned int planeIdx)
 {
-    CUresult result = sg_unknown("cuArrayGetPlane");
+    CUresult sg_result = sg_unknown("cuArrayGetPlane");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuArrayGetPlane", "pPlaneArray,hArray,planeIdx", "pxu", (const uint64_t[]){(uint64_t)(uintptr_t)pPlaneArray, SG_TRACE_VALUE(hArray), SG_TRACE_VALUE(planeIdx)}, result);
-    return result;
+        sg_trace("cuArrayGetPlane", "pPlaneArray,hArray,planeIdx", "pxu", (const uint64_t[]){(uint64_t)(uintptr_t)pPlaneArray, SG_TRACE_VALUE(hArray), SG_TRACE_VALUE(planeIdx)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuArrayDestroy(CUarray hArray)
 {
-    CUresult result = sg_declined("cuArrayDestroy", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
+    CUresult sg_result = sg_declined("cuArrayDestroy", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuArrayDestroy", "hArray", "x", (const uint64_t[]){SG_TRACE_VALUE(hArray)}, result);
-    return result;
+        sg_trace("cuArrayDestroy", "hArray", "x", (const uint64_t[]){SG_TRACE_VALUE(hArray)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuArray3DCreate_v2(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR *pAllocateArray)
 {
-    CUresult result = sg_declined("cuArray3DCreate_v2", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
+    CUresult sg_result = sg_declined("cuArray3DCreate_v2", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuArray3DCreate_v2", "pHandle,pAllocateArray", "pp", (const uint64_t[]){(uint64_t)(uintptr_t)pHandle, (uint64_t)(uintptr_t)pAllocateArray}, result);
-    return result;
+        sg_trace("cuArray3DCreate_v2", "pHandle,pAllocateArray", "pp", (const uint64_t[]){(uint64_t)(uintptr_t)pHandle, (uint64_t)(uintptr_t)pAllocateArray}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *pArrayDescriptor, CUarray hArray)
 {
-    CUresult result = sg_unknown("cuArray3DGetDescriptor_v2");
+    CUresult sg_result = sg_unknown("cuArray3DGetDescriptor_v2");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuArray3DGetDescriptor_v2", "pArrayDescriptor,hArray", "px", (const uint64_t[]){(uint64_t)(uintptr_t)pArrayDescriptor, SG_TRACE_VALUE(hArray)}, result);
-    return result;
+        sg_trace("cuArray3DGetDescriptor_v2", "pArrayDescriptor,hArray", "px", (const uint64_t[]){(uint64_t)(uintptr_t)pArrayDescriptor, SG_TRACE_VALUE(hArray)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMipmappedArrayCreate(CUmipmappedArray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR *pMipmappedArrayDesc, unsigned int numMipmapLevels)
 {
-    CUresult result = sg_declined("cuMipmappedArrayCreate", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
+    CUresult sg_result = sg_declined("cuMipmappedArrayCreate", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMipmappedArrayCreate", "pHandle,pMipmappedArrayDesc,numMipmapLevels", "ppu", (const uint64_t[]){(uint64_t)(uintptr_t)pHandle, (uint64_t)(uintptr_t)pMipmappedArrayDesc, SG_TRACE_VALUE(numMipmapLevels)}, result);
-    return result;
+        sg_trace("cuMipmappedArrayCreate", "pHandle,pMipmappedArrayDesc,numMipmapLevels", "ppu", (const uint64_t[]){(uint64_t)(uintptr_t)pHandle, (uint64_t)(uintptr_t)pMipmappedArrayDesc, SG_TRACE_VALUE(numMipmapLevels)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMipmappedArrayGetLevel(CUarray *pLevelArray, CUmipmappedArray hMipmappedArray, unsigned int level)
 {
-    CUresult result = sg_unknown("cuMipmappedArrayGetLevel");
+    CUresult sg_result = sg_unknown("cuMipmappedArrayGetLevel");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMipmappedArrayGetLevel", "pLevelArray,hMipmappedArray,level", "pxu", (const uint64_t[]){(uint64_t)(uintptr_t)pLevelArray, SG_TRACE_VALUE(hMipmappedArray), SG_TRACE_VALUE(level)}, result);
-    return result;
+        sg_trace("cuMipmappedArrayGetLevel", "pLevelArray,hMipmappedArray,level", "pxu", (const uint64_t[]){(uint64_t)(uintptr_t)pLevelArray, SG_TRACE_VALUE(hMipmappedArray), SG_TRACE_VALUE(level)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray)
 {
-    CUresult result = sg_unknown("cuMipmappedArrayDestroy");
+    CUresult sg_result = sg_unknown("cuMipmappedArrayDestroy");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMipmappedArrayDestroy", "hMipmappedArray", "x", (const uint64_t[]){SG_TRACE_VALUE(hMipmappedArray)}, result);
-    return result;
+        sg_trace("cuMipmappedArrayDestroy", "hMipmappedArray", "x", (const uint64_t[]){SG_TRACE_VALUE(hMipmappedArray)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemGetHandleForAddressRange(void *handle, CUdeviceptr dptr, size_t size, CUmemRangeHandleType handleType, unsigned long long flags)
 {
-    CUresult result = sg_declined("cuMemGetHandleForAddressRange", "virtual memory management is not supported", "use cuMemAlloc; in PyTorch leave expandable_segments off");
+    CUresult sg_result = sg_declined("cuMemGetHandleForAddressRange", "virtual memory management is not supported", "use cuMemAlloc; in PyTorch leave expandable_segments off");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemGetHandleForAddressRange", "handle,dptr,size,handleType,flags", "pxxxx", (const uint64_t[]){(uint64_t)(uintptr_t)handle, SG_TRACE_VALUE(dptr), SG_TRACE_VALUE(size), SG_TRACE_VALUE(handleType), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuMemGetHandleForAddressRange", "handle,dptr,size,handleType,flags", "pxxxx", (const uint64_t[]){(uint64_t)(uintptr_t)handle, SG_TRACE_VALUE(dptr), SG_TRACE_VALUE(size), SG_TRACE_VALUE(handleType), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemBatchDecompressAsync_ptsz(CUmemDecompressParams *paramsArray, size_t count, unsigned int flags, size_t *errorIndex, CUstream stream)
 {
-    CUresult result = sg_unknown("cuMemBatchDecompressAsync_ptsz");
+    CUresult sg_result = sg_unknown("cuMemBatchDecompressAsync_ptsz");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemBatchDecompressAsync_ptsz", "paramsArray,count,flags,errorIndex,stream", "pxuZx", (const uint64_t[]){(uint64_t)(uintptr_t)paramsArray, SG_TRACE_VALUE(count), SG_TRACE_VALUE(flags), (uint64_t)(uintptr_t)errorIndex, (uint64_t)(uintptr_t)stream}, result);
-    return result;
+        sg_trace("cuMemBatchDecompressAsync_ptsz", "paramsArray,count,flags,errorIndex,stream", "pxuZx", (const uint64_t[]){(uint64_t)(uintptr_t)paramsArray, SG_TRACE_VALUE(count), SG_TRACE_VALUE(flags), (uint64_t)(uintptr_t)errorIndex, (uint64_t)(uintptr_t)stream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr, unsigned long long flags)
 {
-    CUresult result = sg_declined("cuMemAddressReserve", "virtual memory management is not supported", "use cuMemAlloc; in PyTorch leave expandable_segments off");
+    CUresult sg_result = sg_declined("cuMemAddressReserve", "virtual memory management is not supported", "use cuMemAlloc; in PyTorch leave expandable_segments off");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemAddressReserve", "ptr,size,alignment,addr,flags", "Xxxxx", (const uint64_t[]){(uint64_t)(uintptr_t)ptr, SG_TRACE_VALUE(size), SG_TRACE_VALUE(alignment), SG_TRACE_VALUE(addr), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuMemAddressReserve", "ptr,size,alignment,addr,flags", "Xxxxx", (const uint64_t[]){(uint64_t)(uintptr_t)ptr, SG_TRACE_VALUE(size), SG_TRACE_VALUE(alignment), SG_TRACE_VALUE(addr), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemAddressFree(CUdeviceptr ptr, size_t size)
 {
-    CUresult result = sg_declined("cuMemAddressFree", "virtual memory management is not supported", "use cuMemAlloc; in PyTorch leave expandable_segments off");
+    CUresult sg_result = sg_declined("cuMemAddressFree", "virtual memory management is not supported", "use cuMemAlloc; in PyTorch leave expandable_segments off");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemAddressFree", "ptr,size", "xx", (const uint64_t[]){SG_TRACE_VALUE(ptr), SG_TRACE_VALUE(size)}, result);
-    return result;
+        sg_trace("cuMemAddressFree", "ptr,size", "xx", (const uint64_t[]){SG_TRACE_VALUE(ptr), SG_TRACE_VALUE(size)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop, unsigned long long flags)
 {
-    CUresult result = sg_declined("cuMemCreate", "virtual memory management is not supported", "use cuMemAlloc; in PyTorch leave expandable_segments off");
+    CUresult sg_result = sg_declined("cuMemCreate", "virtual memory management is not supported", "use cuMemAlloc; in PyTorch leave expandable_segments off");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemCreate", "handle,size,prop,flags", "pxpx", (const uint64_t[]){(uint64_t)(uintptr_t)handle, SG_TRACE_VALUE(size), (uint64_t)(uintptr_t)prop, SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuMemCreate", "handle,size,prop,flags", "pxpx", (const uint64_t[]){(uint64_t)(uintptr_t)handle, SG_TRACE_VALUE(size), (uint64_t)(uintptr_t)prop, SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle)
 {
-    CUresult result = sg_declined("cuMemRelease", "virtual memory management is not supported", "use cuMemAlloc; in PyTorch leave expandable_segments off");
+    CUresult sg_result = sg_declined("cuMemRelease", "virtual memory management is not supported", "use cuMemAlloc; in PyTorch leave expandable_segments off");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemRelease", "handle", "x", (const uint64_t[]){SG_TRACE_VALUE(handle)}, result);
-    return result;
+        sg_trace("cuMemRelease", "handle", "x", (const uint64_t[]){SG_TRACE_VALUE(handle)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
-    CUresult result = sg_declined("cuMemMap", "virtual memory management is not supported", "use cuMemAlloc; in PyTorch leave expandable_segments off");
+    CUresult sg_result = sg_declined("cuMemMap", "virtual memory management is not supported", "use cuMemAlloc; in PyTorch leave expandable_segments off");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemMap", "ptr,size,offset,handle,flags", "xxxxx", (const uint64_t[]){SG_TRACE_VALUE(ptr), SG_TRACE_VALUE(size), SG_TRACE_VALUE(offset), SG_TRACE_VALUE(handle), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuMemMap", "ptr,size,offset,handle,flags", "xxxxx", (const uint64_t[]){SG_TRACE_VALUE(ptr), SG_TRACE_VALUE(size), SG_TRACE_VALUE(offset), SG_TRACE_VALUE(handle), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemMapArrayAsync_ptsz(CUarrayMapInfo *mapInfoList, unsigned int count, CUstream hStream)
 {
-    CUresult result = sg_unknown("cuMemMapArrayAsync_ptsz");
+    CUresult sg_result = sg_unknown("cuMemMapArrayAsync_ptsz");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemMapArrayAsync_ptsz", "mapInfoList,count,hStream", "pux", (const uint64_t[]){(uint64_t)(uintptr_t)mapInfoList, SG_TRACE_VALUE(count), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemMapArrayAsync_ptsz", "mapInfoList,count,hStream", "pux", (const uint64_t[]){(uint64_t)(uintptr_t)mapInfoList, SG_TRACE_VALUE(count), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
-    CUresult result = sg_declined("cuMemUnmap", "virtual memory management is not supported", "use cuMemAlloc; in PyTorch leave expandable_segments off");
+    CUresult sg_result = sg_declined("cuMemUnmap", "virtual memory management is not supported", "use cuMemAlloc; in PyTorch leave expandable_segments off");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemUnmap", "ptr,size", "xx", (const uint64_t[]){SG_TRACE_VALUE(ptr), SG_TRACE_VALUE(size)}, result);
-    return result;
+        sg_trace("cuMemUnmap", "ptr,size", "xx", (const uint64_t[]){SG_TRACE_VALUE(ptr), SG_TRACE_VALUE(size)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count)
 {
-    CUresult result = sg_declined("cuMemSetAccess", "virtual memory management is not supported", "use cuMemAlloc; in PyTorch leave expandable_segments off");
+    CUresult sg_result = sg_declined("cuMemSetAccess", "virtual memory management is not supported", "use cuMemAlloc; in PyTorch leave expandable_segments off");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemSetAccess", "ptr,size,desc,count", "xxpx", (const uint64_t[]){SG_TRACE_VALUE(ptr), SG_TRACE_VALUE(size), (uint64_t)(uintptr_t)desc, SG_TRACE_VALUE(count)}, result);
-    return result;
+        sg_trace("cuMemSetAccess", "ptr,size,desc,count", "xxpx", (const uint64_t[]){SG_TRACE_VALUE(ptr), SG_TRACE_VALUE(size), (uint64_t)(uintptr_t)desc, SG_TRACE_VALUE(count)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr ptr)
 {
-    CUresult result = sg_declined("cuMemGetAccess", "virtual memory management is not supported", "use cuMemAlloc; in PyTorch leave expandable_segments off");
+    CUresult sg_result = sg_declined("cuMemGetAccess", "virtual memory management is not supported", "use cuMemAlloc; in PyTorch leave expandable_segments off");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemGetAccess", "flags,location,ptr", "Zpx", (const uint64_t[]){(uint64_t)(uintptr_t)flags, (uint64_t)(uintptr_t)location, SG_TRACE_VALUE(ptr)}, result);
-    return result;
+        sg_trace("cuMemGetAccess", "flags,location,ptr", "Zpx", (const uint64_t[]){(uint64_t)(uintptr_t)flags, (uint64_t)(uintptr_t)location, SG_TRACE_VALUE(ptr)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemExportToShareableHandle(void *shareableHandle, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType handleType, unsigned long long flags)
 {
-    CUresult result = sg_declined("cuMemExportToShareableHandle", "virtual memory management is not supported", "use cuMemAlloc; in PyTorch leave expandable_segments off");
+    CUresult sg_result = sg_declined("cuMemExportToShareableHandle", "virtual memory management is not supported", "use cuMemAlloc; in PyTorch leave expandable_segments off");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemExportToShareableHandle", "shareableHandle,handle,handleType,flags", "pxxx", (const uint64_t[]){(uint64_t)(uintptr_t)shareableHandle, SG_TRACE_VALUE(handle), SG_TRACE_VALUE(handleType), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuMemExportToShareableHandle", "shareableHandle,handle,handleType,flags", "pxxx", (const uint64_t[]){(uint64_t)(uintptr_t)shareableHandle, SG_TRACE_VALUE(handle), SG_TRACE_VALUE(handleType), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *osHandle, CUmemAllocationHandleType shHandleType)
 {
-    CUresult result = sg_declined("cuMemImportFromShareableHandle", "virtual memory management is not supported", "use cuMemAlloc; in PyTorch leave expandable_segments off");
+    CUresult sg_result = sg_declined("cuMemImportFromShareableHandle", "virtual memory management is not supported", "use cuMemAlloc; in PyTorch leave expandable_segments off");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemImportFromShareableHandle", "handle,osHandle,shHandleType", "ppx", (const uint64_t[]){(uint64_t)(uintptr_t)handle, (uint64_t)(uintptr_t)osHandle, SG_TRACE_VALUE(shHandleType)}, result);
-    return result;
+        sg_trace("cuMemImportFromShareableHandle", "handle,osHandle,shHandleType", "ppx", (const uint64_t[]){(uint64_t)(uintptr_t)handle, (uint64_t)(uintptr_t)osHandle, SG_TRACE_VALUE(shHandleType)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop, CUmemAllocationGranularity_flags option)
 {
-    CUresult result = sg_declined("cuMemGetAllocationGranularity", "virtual memory management is not supported", "use cuMemAlloc; in PyTorch leave expandable_segments off");
+    CUresult sg_result = sg_declined("cuMemGetAllocationGranularity", "virtual memory management is not supported", "use cuMemAlloc; in PyTorch leave expandable_segments off");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemGetAllocationGranularity", "granularity,prop,option", "Zpx", (const uint64_t[]){(uint64_t)(uintptr_t)granularity, (uint64_t)(uintptr_t)prop, SG_TRACE_VALUE(option)}, result);
-    return result;
+        sg_trace("cuMemGetAllocationGranularity", "granularity,prop,option", "Zpx", (const uint64_t[]){(uint64_t)(uintptr_t)granularity, (uint64_t)(uintptr_t)prop, SG_TRACE_VALUE(option)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle)
 {
-    CUresult result = sg_declined("cuMemGetAllocationPropertiesFromHandle", "virtual memory management is not supported", "use cuMemAlloc; in PyTorch leave expandable_segments off");
+    CUresult sg_result = sg_declined("cuMemGetAllocationPropertiesFromHandle", "virtual memory management is not supported", "use cuMemAlloc; in PyTorch leave expandable_segments off");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemGetAllocationPropertiesFromHandle", "prop,handle", "px", (const uint64_t[]){(uint64_t)(uintptr_t)prop, SG_TRACE_VALUE(handle)}, result);
-    return result;
+        sg_trace("cuMemGetAllocationPropertiesFromHandle", "prop,handle", "px", (const uint64_t[]){(uint64_t)(uintptr_t)prop, SG_TRACE_VALUE(handle)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
 {
-    CUresult result = sg_declined("cuMemRetainAllocationHandle", "virtual memory management is not supported", "use cuMemAlloc; in PyTorch leave expandable_segments off");
+    CUresult sg_result = sg_declined("cuMemRetainAllocationHandle", "virtual memory management is not supported", "use cuMemAlloc; in PyTorch leave expandable_segments off");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemRetainAllocationHandle", "handle,addr", "pp", (const uint64_t[]){(uint64_t)(uintptr_t)handle, (uint64_t)(uintptr_t)addr}, result);
-    return result;
+        sg_trace("cuMemRetainAllocationHandle", "handle,addr", "pp", (const uint64_t[]){(uint64_t)(uintptr_t)handle, (uint64_t)(uintptr_t)addr}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
 {
-    CUresult result = sg_hand_cuMemFreeAsync(dptr, SG_PER_THREAD(hStream));
+    CUresult sg_result = sg_hand_cuMemFreeAsync(dptr, SG_PER_THREAD(hStream));
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemFreeAsync_ptsz", "dptr,hStream", "xx", (const uint64_t[]){SG_TRACE_VALUE(dptr), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemFreeAsync_ptsz", "dptr,hStream", "xx", (const uint64_t[]){SG_TRACE_VALUE(dptr), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 {
-    CUresult result = sg_hand_cuMemAllocAsync(dptr, bytesize, SG_PER_THREAD(hStream));
+    CUresult sg_result = sg_hand_cuMemAllocAsync(dptr, bytesize, SG_PER_THREAD(hStream));
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemAllocAsync_ptsz", "dptr,bytesize,hStream", "Xxx", (const uint64_t[]){(uint64_t)(uintptr_t)dptr, SG_TRACE_VALUE(bytesize), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemAllocAsync_ptsz", "dptr,bytesize,hStream", "Xxx", (const uint64_t[]){(uint64_t)(uintptr_t)dptr, SG_TRACE_VALUE(bytesize), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep)
 {
-    CUresult result = sg_hand_cuMemPoolTrimTo(pool, minBytesToKeep);
+    CUresult sg_result = sg_hand_cuMemPoolTrimTo(pool, minBytesToKeep);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemPoolTrimTo", "pool,minBytesToKeep", "xx", (const uint64_t[]){SG_TRACE_VALUE(pool), SG_TRACE_VALUE(minBytesToKeep)}, result);
-    return result;
+        sg_trace("cuMemPoolTrimTo", "pool,minBytesToKeep", "xx", (const uint64_t[]){SG_TRACE_VALUE(pool), SG_TRACE_VALUE(minBytesToKeep)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
 {
-    CUresult result = sg_hand_cuMemPoolSetAttribute(pool, attr, value);
+    CUresult sg_result = sg_hand_cuMemPoolSetAttribute(pool, attr, value);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemPoolSetAttribute", "pool,attr,value", "xxp", (const uint64_t[]){SG_TRACE_VALUE(pool), SG_TRACE_VALUE(attr), (uint64_t)(uintptr_t)value}, result);
-    return result;
+        sg_trace("cuMemPoolSetAttribute", "pool,attr,value", "xxp", (const uint64_t[]){SG_TRACE_VALUE(pool), SG_TRACE_VALUE(attr), (uint64_t)(uintptr_t)value}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
 {
-    CUresult result = sg_hand_cuMemPoolGetAttribute(pool, attr, value);
+    CUresult sg_result = sg_hand_cuMemPoolGetAttribute(pool, attr, value);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemPoolGetAttribute", "pool,attr,value", "xxp", (const uint64_t[]){SG_TRACE_VALUE(pool), SG_TRACE_VALUE(attr), (uint64_t)(uintptr_t)value}, result);
-    return result;
+        sg_trace("cuMemPoolGetAttribute", "pool,attr,value", "xxp", (const uint64_t[]){SG_TRACE_VALUE(pool), SG_TRACE_VALUE(attr), (uint64_t)(uintptr_t)value}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_t count)
 {
-    CUresult result = sg_hand_cuMemPoolSetAccess(pool, map, count);
+    CUresult sg_result = sg_hand_cuMemPoolSetAccess(pool, map, count);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemPoolSetAccess", "pool,map,count", "xpx", (const uint64_t[]){SG_TRACE_VALUE(pool), (uint64_t)(uintptr_t)map, SG_TRACE_VALUE(count)}, result);
-    return result;
+        sg_trace("cuMemPoolSetAccess", "pool,map,count", "xpx", (const uint64_t[]){SG_TRACE_VALUE(pool), (uint64_t)(uintptr_t)map, SG_TRACE_VALUE(count)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool memPool, CUmemLocation *location)
 {
-    CUresult result = sg_hand_cuMemPoolGetAccess(flags, memPool, location);
+    CUresult sg_result = sg_hand_cuMemPoolGetAccess(flags, memPool, location);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemPoolGetAccess", "flags,memPool,location", "pxp", (const uint64_t[]){(uint64_t)(uintptr_t)flags, SG_TRACE_VALUE(memPool), (uint64_t)(uintptr_t)location}, result);
-    return result;
+        sg_trace("cuMemPoolGetAccess", "flags,memPool,location", "pxp", (const uint64_t[]){(uint64_t)(uintptr_t)flags, SG_TRACE_VALUE(memPool), (uint64_t)(uintptr_t)location}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
 {
-    CUresult result = sg_hand_cuMemPoolCreate(pool, poolProps);
+    CUresult sg_result = sg_hand_cuMemPoolCreate(pool, poolProps);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemPoolCreate", "pool,poolProps", "pp", (const uint64_t[]){(uint64_t)(uintptr_t)pool, (uint64_t)(uintptr_t)poolProps}, result);
-    return result;
+        sg_trace("cuMemPoolCreate", "pool,poolProps", "pp", (const uint64_t[]){(uint64_t)(uintptr_t)pool, (uint64_t)(uintptr_t)poolProps}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool pool)
 {
-    CUresult result = sg_hand_cuMemPoolDestroy(pool);
+    CUresult sg_result = sg_hand_cuMemPoolDestroy(pool);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemPoolDestroy", "pool", "x", (const uint64_t[]){SG_TRACE_VALUE(pool)}, result);
-    return result;
+        sg_trace("cuMemPoolDestroy", "pool", "x", (const uint64_t[]){SG_TRACE_VALUE(pool)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location, CUmemAllocationType type)
 {
-    CUresult result = sg_hand_cuMemGetDefaultMemPool(pool_out, location, type);
+    CUresult sg_result = sg_hand_cuMemGetDefaultMemPool(pool_out, location, type);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemGetDefaultMemPool", "pool_out,location,type", "ppx", (const uint64_t[]){(uint64_t)(uintptr_t)pool_out, (uint64_t)(uintptr_t)location, SG_TRACE_VALUE(type)}, result);
-    return result;
+        sg_trace("cuMemGetDefaultMemPool", "pool_out,location,type", "ppx", (const uint64_t[]){(uint64_t)(uintptr_t)pool_out, (uint64_t)(uintptr_t)location, SG_TRACE_VALUE(type)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type)
 {
-    CUresult result = sg_hand_cuMemGetMemPool(pool, location, type);
+    CUresult sg_result = sg_hand_cuMemGetMemPool(pool, location, type);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemGetMemPool", "pool,location,type", "ppx", (const uint64_t[]){(uint64_t)(uintptr_t)pool, (uint64_t)(uintptr_t)location, SG_TRACE_VALUE(type)}, result);
-    return result;
+        sg_trace("cuMemGetMemPool", "pool,location,type", "ppx", (const uint64_t[]){(uint64_t)(uintptr_t)pool, (uint64_t)(uintptr_t)location, SG_TRACE_VALUE(type)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool)
 {
-    CUresult result = sg_hand_cuMemSetMemPool(location, type, pool);
+    CUresult sg_result = sg_hand_cuMemSetMemPool(location, type, pool);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemSetMemPool", "location,type,pool", "pxx", (const uint64_t[]){(uint64_t)(uintptr_t)location, SG_TRACE_VALUE(type), SG_TRACE_VALUE(pool)}, result);
-    return result;
+        sg_trace("cuMemSetMemPool", "location,type,pool", "pxx", (const uint64_t[]){(uint64_t)(uintptr_t)location, SG_TRACE_VALUE(type), SG_TRACE_VALUE(pool)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream)
 {
-    CUresult result = sg_hand_cuMemAllocFromPoolAsync(dptr, bytesize, pool, SG_PER_THREAD(hStream));
+    CUresult sg_result = sg_hand_cuMemAllocFromPoolAsync(dptr, bytesize, pool, SG_PER_THREAD(hStream));
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemAllocFromPoolAsync_ptsz", "dptr,bytesize,pool,hStream", "Xxxx", (const uint64_t[]){(uint64_t)(uintptr_t)dptr, SG_TRACE_VALUE(bytesize), SG_TRACE_VALUE(pool), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemAllocFromPoolAsync_ptsz", "dptr,bytesize,pool,hStream", "Xxxx", (const uint64_t[]){(uint64_t)(uintptr_t)dptr, SG_TRACE_VALUE(bytesize), SG_TRACE_VALUE(pool), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemPoolExportToShareableHandle(void *handle_out, CUmemoryPool pool, CUmemAllocationHandleType handleType, unsigned long long flags)
 {
-    CUresult result = sg_declined("cuMemPoolExportToShareableHandle", "sharing between processes is not supported", "copy through host memory, or use NCCL");
+    CUresult sg_result = sg_declined("cuMemPoolExportToShareableHandle", "sharing between processes is not supported", "copy through host memory, or use NCCL");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemPoolExportToShareableHandle", "handle_out,pool,handleType,flags", "pxxx", (const uint64_t[]){(uint64_t)(uintptr_t)handle_out, SG_TRACE_VALUE(pool), SG_TRACE_VALUE(handleType), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuMemPoolExportToShareableHandle", "handle_out,pool,handleType,flags", "pxxx", (const uint64_t[]){(uint64_t)(uintptr_t)handle_out, SG_TRACE_VALUE(pool), SG_TRACE_VALUE(handleType), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemPoolImportFromShareableHandle(CUmemoryPool *pool_out, void *handle, CUmemAllocationHandleType handleType, unsigned long long flags)
 {
-    CUresult result = sg_declined("cuMemPoolImportFromShareableHandle", "sharing between processes is not supported", "copy through host memory, or use NCCL");
+    CUresult sg_result = sg_declined("cuMemPoolImportFromShareableHandle", "sharing between processes is not supported", "copy through host memory, or use NCCL");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemPoolImportFromShareableHandle", "pool_out,handle,handleType,flags", "ppxx", (const uint64_t[]){(uint64_t)(uintptr_t)pool_out, (uint64_t)(uintptr_t)handle, SG_TRACE_VALUE(handleType), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuMemPoolImportFromShareableHandle", "pool_out,handle,handleType,flags", "ppxx", (const uint64_t[]){(uint64_t)(uintptr_t)pool_out, (uint64_t)(uintptr_t)handle, SG_TRACE_VALUE(handleType), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemPoolExportPointer(CUmemPoolPtrExportData *shareData_out, CUdeviceptr ptr)
 {
-    CUresult result = sg_declined("cuMemPoolExportPointer", "sharing between processes is not supported", "copy through host memory, or use NCCL");
+    CUresult sg_result = sg_declined("cuMemPoolExportPointer", "sharing between processes is not supported", "copy through host memory, or use NCCL");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemPoolExportPointer", "shareData_out,ptr", "px", (const uint64_t[]){(uint64_t)(uintptr_t)shareData_out, SG_TRACE_VALUE(ptr)}, result);
-    return result;
+        sg_trace("cuMemPoolExportPointer", "shareData_out,ptr", "px", (const uint64_t[]){(uint64_t)(uintptr_t)shareData_out, SG_TRACE_VALUE(ptr)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemPoolImportPointer(CUdeviceptr *ptr_out, CUmemoryPool pool, CUmemPoolPtrExportData *shareData)
 {
-    CUresult result = sg_declined("cuMemPoolImportPointer", "sharing between processes is not supported", "copy through host memory, or use NCCL");
+    CUresult sg_result = sg_declined("cuMemPoolImportPointer", "sharing between processes is not supported", "copy through host memory, or use NCCL");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemPoolImportPointer", "ptr_out,pool,shareData", "Xxp", (const uint64_t[]){(uint64_t)(uintptr_t)ptr_out, SG_TRACE_VALUE(pool), (uint64_t)(uintptr_t)shareData}, result);
-    return result;
+        sg_trace("cuMemPoolImportPointer", "ptr_out,pool,shareData", "Xxp", (const uint64_t[]){(uint64_t)(uintptr_t)ptr_out, SG_TRACE_VALUE(pool), (uint64_t)(uintptr_t)shareData}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMulticastCreate(CUmemGenericAllocationHandle *mcHandle, const CUmulticastObjectProp *prop)
 {
-    CUresult result = sg_unknown("cuMulticastCreate");
+    CUresult sg_result = sg_unknown("cuMulticastCreate");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMulticastCreate", "mcHandle,prop", "pp", (const uint64_t[]){(uint64_t)(uintptr_t)mcHandle, (uint64_t)(uintptr_t)prop}, result);
-    return result;
+        sg_trace("cuMulticastCreate", "mcHandle,prop", "pp", (const uint64_t[]){(uint64_t)(uintptr_t)mcHandle, (uint64_t)(uintptr_t)prop}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMulticastAddDevice(CUmemGenericAllocationHandle mcHandle, CUdevice dev)
 {
-    CUresult result = sg_unknown("cuMulticastAddDevice");
+    CUresult sg_result = sg_unknown("cuMulticastAddDevice");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMulticastAddDevice", "mcHandle,dev", "xi", (const uint64_t[]){SG_TRACE_VALUE(mcHandle), SG_TRACE_VALUE(dev)}, result);
-    return result;
+        sg_trace("cuMulticastAddDevice", "mcHandle,dev", "xi", (const uint64_t[]){SG_TRACE_VALUE(mcHandle), SG_TRACE_VALUE(dev)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMulticastBindMem(CUmemGenericAllocationHandle mcHandle, size_t mcOffset, CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size, unsigned long long flags)
 {
-    CUresult result = sg_unknown("cuMulticastBindMem");
+    CUresult sg_result = sg_unknown("cuMulticastBindMem");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMulticastBindMem", "mcHandle,mcOffset,memHandle,memOffset,size,flags", "xxxxxx", (const uint64_t[]){SG_TRACE_VALUE(mcHandle), SG_TRACE_VALUE(mcOffset), SG_TRACE_VALUE(memHandle), SG_TRACE_VALUE(memOffset), SG_TRACE_VALUE(size), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuMulticastBindMem", "mcHandle,mcOffset,memHandle,memOffset,size,flags", "xxxxxx", (const uint64_t[]){SG_TRACE_VALUE(mcHandle), SG_TRACE_VALUE(mcOffset), SG_TRACE_VALUE(memHandle), SG_TRACE_VALUE(memOffset), SG_TRACE_VALUE(size), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMulticastBindMem_v2(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset, CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size, unsigned long long flags)
 {
-    CUresult result = sg_unknown("cuMulticastBindMem_v2");
+    CUresult sg_result = sg_unknown("cuMulticastBindMem_v2");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMulticastBindMem_v2", "mcHandle,dev,mcOffset,memHandle,memOffset,size,flags", "xixxxxx", (const uint64_t[]){SG_TRACE_VALUE(mcHandle), SG_TRACE_VALUE(dev), SG_TRACE_VALUE(mcOffset), SG_TRACE_VALUE(memHandle), SG_TRACE_VALUE(memOffset), SG_TRACE_VALUE(size), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuMulticastBindMem_v2", "mcHandle,dev,mcOffset,memHandle,memOffset,size,flags", "xixxxxx", (const uint64_t[]){SG_TRACE_VALUE(mcHandle), SG_TRACE_VALUE(dev), SG_TRACE_VALUE(mcOffset), SG_TRACE_VALUE(memHandle), SG_TRACE_VALUE(memOffset), SG_TRACE_VALUE(size), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mcOffset, CUdeviceptr memptr, size_t size, unsigned long long flags)
 {
-    CUresult result = sg_unknown("cuMulticastBindAddr");
+    CUresult sg_result = sg_unknown("cuMulticastBindAddr");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMulticastBindAddr", "mcHandle,mcOffset,memptr,size,flags", "xxxxx", (const uint64_t[]){SG_TRACE_VALUE(mcHandle), SG_TRACE_VALUE(mcOffset), SG_TRACE_VALUE(memptr), SG_TRACE_VALUE(size), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuMulticastBindAddr", "mcHandle,mcOffset,memptr,size,flags", "xxxxx", (const uint64_t[]){SG_TRACE_VALUE(mcHandle), SG_TRACE_VALUE(mcOffset), SG_TRACE_VALUE(memptr), SG_TRACE_VALUE(size), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMulticastBindAddr_v2(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset, CUdeviceptr memptr, size_t size, unsigned long long flags)
 {
-    CUresult result = sg_unknown("cuMulticastBindAddr_v2");
+    CUresult sg_result = sg_unknown("cuMulticastBindAddr_v2");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMulticastBindAddr_v2", "mcHandle,dev,mcOffset,memptr,size,flags", "xixxxx", (const uint64_t[]){SG_TRACE_VALUE(mcHandle), SG_TRACE_VALUE(dev), SG_TRACE_VALUE(mcOffset), SG_TRACE_VALUE(memptr), SG_TRACE_VALUE(size), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuMulticastBindAddr_v2", "mcHandle,dev,mcOffset,memptr,size,flags", "xixxxx", (const uint64_t[]){SG_TRACE_VALUE(mcHandle), SG_TRACE_VALUE(dev), SG_TRACE_VALUE(mcOffset), SG_TRACE_VALUE(memptr), SG_TRACE_VALUE(size), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMulticastUnbind(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset, size_t size)
 {
-    CUresult result = sg_unknown("cuMulticastUnbind");
+    CUresult sg_result = sg_unknown("cuMulticastUnbind");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMulticastUnbind", "mcHandle,dev,mcOffset,size", "xixx", (const uint64_t[]){SG_TRACE_VALUE(mcHandle), SG_TRACE_VALUE(dev), SG_TRACE_VALUE(mcOffset), SG_TRACE_VALUE(size)}, result);
-    return result;
+        sg_trace("cuMulticastUnbind", "mcHandle,dev,mcOffset,size", "xixx", (const uint64_t[]){SG_TRACE_VALUE(mcHandle), SG_TRACE_VALUE(dev), SG_TRACE_VALUE(mcOffset), SG_TRACE_VALUE(size)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMulticastGetGranularity(size_t *granularity, const CUmulticastObjectProp *prop, CUmulticastGranularity_flags option)
 {
-    CUresult result = sg_unknown("cuMulticastGetGranularity");
+    CUresult sg_result = sg_unknown("cuMulticastGetGranularity");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMulticastGetGranularity", "granularity,prop,option", "Zpx", (const uint64_t[]){(uint64_t)(uintptr_t)granularity, (uint64_t)(uintptr_t)prop, SG_TRACE_VALUE(option)}, result);
-    return result;
+        sg_trace("cuMulticastGetGranularity", "granularity,prop,option", "Zpx", (const uint64_t[]){(uint64_t)(uintptr_t)granularity, (uint64_t)(uintptr_t)prop, SG_TRACE_VALUE(option)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuDeviceGetFabricClusterUuid(CUuuid *uuid, CUdevice dev)
 {
-    CUresult result = sg_unknown("cuDeviceGetFabricClusterUuid");
+    CUresult sg_result = sg_unknown("cuDeviceGetFabricClusterUuid");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuDeviceGetFabricClusterUuid", "uuid,dev", "pi", (const uint64_t[]){(uint64_t)(uintptr_t)uuid, SG_TRACE_VALUE(dev)}, result);
-    return result;
+        sg_trace("cuDeviceGetFabricClusterUuid", "uuid,dev", "pi", (const uint64_t[]){(uint64_t)(uintptr_t)uuid, SG_TRACE_VALUE(dev)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuDeviceGetCliqueCount(size_t *count, CUdevice dev)
 {
-    CUresult result = sg_unknown("cuDeviceGetCliqueCount");
+    CUresult sg_result = sg_unknown("cuDeviceGetCliqueCount");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuDeviceGetCliqueCount", "count,dev", "Zi", (const uint64_t[]){(uint64_t)(uintptr_t)count, SG_TRACE_VALUE(dev)}, result);
-    return result;
+        sg_trace("cuDeviceGetCliqueCount", "count,dev", "Zi", (const uint64_t[]){(uint64_t)(uintptr_t)count, SG_TRACE_VALUE(dev)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuDeviceGetCliqueInfo(CUcliqueInfo *cliqueInfo, size_t *count, CUdevice dev)
 {
-    CUresult result = sg_unknown("cuDeviceGetCliqueInfo");
+    CUresult sg_result = sg_unknown("cuDeviceGetCliqueInfo");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuDeviceGetCliqueInfo", "cliqueInfo,count,dev", "pZi", (const uint64_t[]){(uint64_t)(uintptr_t)cliqueInfo, (uint64_t)(uintptr_t)count, SG_TRACE_VALUE(dev)}, result);
-    return result;
+        sg_trace("cuDeviceGetCliqueInfo", "cliqueInfo,count,dev", "pZi", (const uint64_t[]){(uint64_t)(uintptr_t)cliqueInfo, (uint64_t)(uintptr_t)count, SG_TRACE_VALUE(dev)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLogicalEndpointIdReserve(CUlogicalEndpointId *baseLeId, cuuint32_t count)
 {
-    CUresult result = sg_unknown("cuLogicalEndpointIdReserve");
+    CUresult sg_result = sg_unknown("cuLogicalEndpointIdReserve");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLogicalEndpointIdReserve", "baseLeId,count", "px", (const uint64_t[]){(uint64_t)(uintptr_t)baseLeId, SG_TRACE_VALUE(count)}, result);
-    return result;
+        sg_trace("cuLogicalEndpointIdReserve", "baseLeId,count", "px", (const uint64_t[]){(uint64_t)(uintptr_t)baseLeId, SG_TRACE_VALUE(count)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLogicalEndpointIdRelease(CUlogicalEndpointId baseLeId, cuuint32_t count)
 {
-    CUresult result = sg_unknown("cuLogicalEndpointIdRelease");
+    CUresult sg_result = sg_unknown("cuLogicalEndpointIdRelease");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLogicalEndpointIdRelease", "baseLeId,count", "xx", (const uint64_t[]){SG_TRACE_VALUE(baseLeId), SG_TRACE_VALUE(count)}, result);
-    return result;
+        sg_trace("cuLogicalEndpointIdRelease", "baseLeId,count", "xx", (const uint64_t[]){SG_TRACE_VALUE(baseLeId), SG_TRACE_VALUE(count)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLogicalEndpointCreate(CUlogicalEndpointId leId, const CUlogicalEndpointProp *prop)
 {
-    CUresult result = sg_unknown("cuLogicalEndpointCreate");
+    CUresult sg_result = sg_unknown("cuLogicalEndpointCreate");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLogicalEndpointCreate", "leId,prop", "xp", (const uint64_t[]){SG_TRACE_VALUE(leId), (uint64_t)(uintptr_t)prop}, result);
-    return result;
+        sg_trace("cuLogicalEndpointCreate", "leId,prop", "xp", (const uint64_t[]){SG_TRACE_VALUE(leId), (uint64_t)(uintptr_t)prop}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLogicalEndpointAddDevice(CUlogicalEndpointId leId, CUdevice dev)
 {
-    CUresult result = sg_unknown("cuLogicalEndpointAddDevice");
+    CUresult sg_result = sg_unknown("cuLogicalEndpointAddDevice");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLogicalEndpointAddDevice", "leId,dev", "xi", (const uint64_t[]){SG_TRACE_VALUE(leId), SG_TRACE_VALUE(dev)}, result);
-    return result;
+        sg_trace("cuLogicalEndpointAddDevice", "leId,dev", "xi", (const uint64_t[]){SG_TRACE_VALUE(leId), SG_TRACE_VALUE(dev)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLogicalEndpointDestroy(CUlogicalEndpointId leId)
 {
-    CUresult result = sg_unknown("cuLogicalEndpointDestroy");
+    CUresult sg_result = sg_unknown("cuLogicalEndpointDestroy");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLogicalEndpointDestroy", "leId", "x", (const uint64_t[]){SG_TRACE_VALUE(leId)}, result);
-    return result;
+        sg_trace("cuLogicalEndpointDestroy", "leId", "x", (const uint64_t[]){SG_TRACE_VALUE(leId)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLogicalEndpointBindAddr(CUlogicalEndpointId leId, CUdevice dev, cuuint64_t offset, void *ptr, cuuint64_t size, unsigned long long flags)
 {
-    CUresult result = sg_unknown("cuLogicalEndpointBindAddr");
+    CUresult sg_result = sg_unknown("cuLogicalEndpointBindAddr");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLogicalEndpointBindAddr", "leId,dev,offset,ptr,size,flags", "xixpxx", (const uint64_t[]){SG_TRACE_VALUE(leId), SG_TRACE_VALUE(dev), SG_TRACE_VALUE(offset), (uint64_t)(uintptr_t)ptr, SG_TRACE_VALUE(size), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuLogicalEndpointBindAddr", "leId,dev,offset,ptr,size,flags", "xixpxx", (const uint64_t[]){SG_TRACE_VALUE(leId), SG_TRACE_VALUE(dev), SG_TRACE_VALUE(offset), (uint64_t)(uintptr_t)ptr, SG_TRACE_VALUE(size), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLogicalEndpointBindMem(CUlogicalEndpointId leId, CUdevice dev, cuuint64_t offset, CUmemGenericAllocationHandle memHandle, cuuint64_t memOffset, cuuint64_t size, unsigned long long flags)
 {
-    CUresult result = sg_unknown("cuLogicalEndpointBindMem");
+    CUresult sg_result = sg_unknown("cuLogicalEndpointBindMem");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLogicalEndpointBindMem", "leId,dev,offset,memHandle,memOffset,size,flags", "xixxxxx", (const uint64_t[]){SG_TRACE_VALUE(leId), SG_TRACE_VALUE(dev), SG_TRACE_VALUE(offset), SG_TRACE_VALUE(memHandle), SG_TRACE_VALUE(memOffset), SG_TRACE_VALUE(size), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuLogicalEndpointBindMem", "leId,dev,offset,memHandle,memOffset,size,flags", "xixxxxx", (const uint64_t[]){SG_TRACE_VALUE(leId), SG_TRACE_VALUE(dev), SG_TRACE_VALUE(offset), SG_TRACE_VALUE(memHandle), SG_TRACE_VALUE(memOffset), SG_TRACE_VALUE(size), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLogicalEndpointUnbind(CUlogicalEndpointId leId, CUdevice dev, cuuint64_t offset, cuuint64_t size)
 {
-    CUresult result = sg_unknown("cuLogicalEndpointUnbind");
+    CUresult sg_result = sg_unknown("cuLogicalEndpointUnbind");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLogicalEndpointUnbind", "leId,dev,offset,size", "xixx", (const uint64_t[]){SG_TRACE_VALUE(leId), SG_TRACE_VALUE(dev), SG_TRACE_VALUE(offset), SG_TRACE_VALUE(size)}, result);
-    return result;
+        sg_trace("cuLogicalEndpointUnbind", "leId,dev,offset,size", "xixx", (const uint64_t[]){SG_TRACE_VALUE(leId), SG_TRACE_VALUE(dev), SG_TRACE_VALUE(offset), SG_TRACE_VALUE(size)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLogicalEndpointExport(void *handle, CUlogicalEndpointId leId, CUlogicalEndpointIpcHandleType handleType)
 {
-    CUresult result = sg_unknown("cuLogicalEndpointExport");
+    CUresult sg_result = sg_unknown("cuLogicalEndpointExport");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLogicalEndpointExport", "handle,leId,handleType", "pxx", (const uint64_t[]){(uint64_t)(uintptr_t)handle, SG_TRACE_VALUE(leId), SG_TRACE_VALUE(handleType)}, result);
-    return result;
+        sg_trace("cuLogicalEndpointExport", "handle,leId,handleType", "pxx", (const uint64_t[]){(uint64_t)(uintptr_t)handle, SG_TRACE_VALUE(leId), SG_TRACE_VALUE(handleType)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLogicalEndpointImport(CUlogicalEndpointId leId, const void *handle, CUlogicalEndpointIpcHandleType handleType)
 {
-    CUresult result = sg_unknown("cuLogicalEndpointImport");
+    CUresult sg_result = sg_unknown("cuLogicalEndpointImport");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLogicalEndpointImport", "leId,handle,handleType", "xpx", (const uint64_t[]){SG_TRACE_VALUE(leId), (uint64_t)(uintptr_t)handle, SG_TRACE_VALUE(handleType)}, result);
-    return result;
+        sg_trace("cuLogicalEndpointImport", "leId,handle,handleType", "xpx", (const uint64_t[]){SG_TRACE_VALUE(leId), (uint64_t)(uintptr_t)handle, SG_TRACE_VALUE(handleType)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLogicalEndpointGetLimits(cuuint64_t *bindAlignment, cuuint64_t *maxSize, const CUlogicalEndpointProp *prop)
 {
-    CUresult result = sg_unknown("cuLogicalEndpointGetLimits");
+    CUresult sg_result = sg_unknown("cuLogicalEndpointGetLimits");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLogicalEndpointGetLimits", "bindAlignment,maxSize,prop", "ZZp", (const uint64_t[]){(uint64_t)(uintptr_t)bindAlignment, (uint64_t)(uintptr_t)maxSize, (uint64_t)(uintptr_t)prop}, result);
-    return result;
+        sg_trace("cuLogicalEndpointGetLimits", "bindAlignment,maxSize,prop", "ZZp", (const uint64_t[]){(uint64_t)(uintptr_t)bindAlignment, (uint64_t)(uintptr_t)maxSize, (uint64_t)(uintptr_t)prop}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLogicalEndpointQuery(CUlogicalEndpointId leId, cuuint32_t count, int *queryStatus)
 {
-    CUresult result = sg_unknown("cuLogicalEndpointQuery");
+    CUresult sg_result = sg_unknown("cuLogicalEndpointQuery");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLogicalEndpointQuery", "leId,count,queryStatus", "xxI", (const uint64_t[]){SG_TRACE_VALUE(leId), SG_TRACE_VALUE(count), (uint64_t)(uintptr_t)queryStatus}, result);
-    return result;
+        sg_trace("cuLogicalEndpointQuery", "leId,count,queryStatus", "xxI", (const uint64_t[]){SG_TRACE_VALUE(leId), SG_TRACE_VALUE(count), (uint64_t)(uintptr_t)queryStatus}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuFabricCpyBatchAsync_ptsz(size_t numOps, CUDA_FABRIC_COPY_BATCH_OP *opList, unsigned long long flags, CUstream hStream)
 {
-    CUresult result = sg_unknown("cuFabricCpyBatchAsync_ptsz");
+    CUresult sg_result = sg_unknown("cuFabricCpyBatchAsync_ptsz");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuFabricCpyBatchAsync_ptsz", "numOps,opList,flags,hStream", "xpxx", (const uint64_t[]){SG_TRACE_VALUE(numOps), (uint64_t)(uintptr_t)opList, SG_TRACE_VALUE(flags), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuFabricCpyBatchAsync_ptsz", "numOps,opList,flags,hStream", "xpxx", (const uint64_t[]){SG_TRACE_VALUE(numOps), (uint64_t)(uintptr_t)opList, SG_TRACE_VALUE(flags), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
 {
-    CUresult result = sg_hand_cuPointerGetAttribute(data, attribute, ptr);
+    CUresult sg_result = sg_hand_cuPointerGetAttribute(data, attribute, ptr);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuPointerGetAttribute", "data,attribute,ptr", "pxx", (const uint64_t[]){(uint64_t)(uintptr_t)data, SG_TRACE_VALUE(attribute), SG_TRACE_VALUE(ptr)}, result);
-    return result;
+        sg_trace("cuPointerGetAttribute", "data,attribute,ptr", "pxx", (const uint64_t[]){(uint64_t)(uintptr_t)data, SG_TRACE_VALUE(attribute), SG_TRACE_VALUE(ptr)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemPrefetchAsync_v2_ptsz(CUdeviceptr devPtr, size_t count, CUmemLocation location, unsigned int flags, CUstream hStream)
 {
-    CUresult result = sg_declined("cuMemPrefetchAsync_v2_ptsz", "managed memory is not supported", "use cuMemAlloc and copies (CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY is 0)");
+    CUresult sg_result = sg_declined("cuMemPrefetchAsync_v2_ptsz", "managed memory is not supported", "use cuMemAlloc and copies (CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY is 0)");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemPrefetchAsync_v2_ptsz", "devPtr,count,location,flags,hStream", "xxxux", (const uint64_t[]){SG_TRACE_VALUE(devPtr), SG_TRACE_VALUE(count), SG_TRACE_VALUE(location), SG_TRACE_VALUE(flags), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemPrefetchAsync_v2_ptsz", "devPtr,count,location,flags,hStream", "xxxux", (const uint64_t[]){SG_TRACE_VALUE(devPtr), SG_TRACE_VALUE(count), SG_TRACE_VALUE(location), SG_TRACE_VALUE(flags), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemAdvise_v2(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUmemLocation location)
 {
-    CUresult result = sg_declined("cuMemAdvise_v2", "managed memory is not supported", "use cuMemAlloc and copies (CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY is 0)");
+    CUresult sg_result = sg_declined("cuMemAdvise_v2", "managed memory is not supported", "use cuMemAlloc and copies (CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY is 0)");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemAdvise_v2", "devPtr,count,advice,location", "xxxx", (const uint64_t[]){SG_TRACE_VALUE(devPtr), SG_TRACE_VALUE(count), SG_TRACE_VALUE(advice), SG_TRACE_VALUE(location)}, result);
-    return result;
+        sg_trace("cuMemAdvise_v2", "devPtr,count,advice,location", "xxxx", (const uint64_t[]){SG_TRACE_VALUE(devPtr), SG_TRACE_VALUE(count), SG_TRACE_VALUE(advice), SG_TRACE_VALUE(location)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemPrefetchBatchAsync_ptsz(CUdeviceptr *dptrs, size_t *sizes, size_t count, CUmemLocation *prefetchLocs, size_t *prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags, CUstream hStream)
 {
-    CUresult result = sg_declined("cuMemPrefetchBatchAsync_ptsz", "managed memory is not supported", "use cuMemAlloc and copies (CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY is 0)");
+    CUresult sg_result = sg_declined("cuMemPrefetchBatchAsync_ptsz", "managed memory is not supported", "use cuMemAlloc and copies (CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY is 0)");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemPrefetchBatchAsync_ptsz", "dptrs,sizes,count,prefetchLocs,prefetchLocIdxs,numPrefetchLocs,flags,hStream", "XZxpZxxx", (const uint64_t[]){(uint64_t)(uintptr_t)dptrs, (uint64_t)(uintptr_t)sizes, SG_TRACE_VALUE(count), (uint64_t)(uintptr_t)prefetchLocs, (uint64_t)(uintptr_t)prefetchLocIdxs, SG_TRACE_VALUE(numPrefetchLocs), SG_TRACE_VALUE(flags), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemPrefetchBatchAsync_ptsz", "dptrs,sizes,count,prefetchLocs,prefetchLocIdxs,numPrefetchLocs,flags,hStream", "XZxpZxxx", (const uint64_t[]){(uint64_t)(uintptr_t)dptrs, (uint64_t)(uintptr_t)sizes, SG_TRACE_VALUE(count), (uint64_t)(uintptr_t)prefetchLocs, (uint64_t)(uintptr_t)prefetchLocIdxs, SG_TRACE_VALUE(numPrefetchLocs), SG_TRACE_VALUE(flags), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemDiscardBatchAsync_ptsz(CUdeviceptr *dptrs, size_t *sizes, size_t count, unsigned long long flags, CUstream hStream)
 {
-    CUresult result = sg_unknown("cuMemDiscardBatchAsync_ptsz");
+    CUresult sg_result = sg_unknown("cuMemDiscardBatchAsync_ptsz");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemDiscardBatchAsync_ptsz", "dptrs,sizes,count,flags,hStream", "XZxxx", (const uint64_t[]){(uint64_t)(uintptr_t)dptrs, (uint64_t)(uintptr_t)sizes, SG_TRACE_VALUE(count), SG_TRACE_VALUE(flags), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemDiscardBatchAsync_ptsz", "dptrs,sizes,count,flags,hStream", "XZxxx", (const uint64_t[]){(uint64_t)(uintptr_t)dptrs, (uint64_t)(uintptr_t)sizes, SG_TRACE_VALUE(count), SG_TRACE_VALUE(flags), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemDiscardAndPrefetchBatchAsync_ptsz(CUdeviceptr *dptrs, size_t *sizes, size_t count, CUmemLocation *prefetchLocs, size_t *prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags, CUstream hStream)
 {
-    CUresult result = sg_unknown("cuMemDiscardAndPrefetchBatchAsync_ptsz");
+    CUresult sg_result = sg_unknown("cuMemDiscardAndPrefetchBatchAsync_ptsz");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemDiscardAndPrefetchBatchAsync_ptsz", "dptrs,sizes,count,prefetchLocs,prefetchLocIdxs,numPrefetchLocs,flags,hStream", "XZxpZxxx", (const uint64_t[]){(uint64_t)(uintptr_t)dptrs, (uint64_t)(uintptr_t)sizes, SG_TRACE_VALUE(count), (uint64_t)(uintptr_t)prefetchLocs, (uint64_t)(uintptr_t)prefetchLocIdxs, SG_TRACE_VALUE(numPrefetchLocs), SG_TRACE_VALUE(flags), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemDiscardAndPrefetchBatchAsync_ptsz", "dptrs,sizes,count,prefetchLocs,prefetchLocIdxs,numPrefetchLocs,flags,hStream", "XZxpZxxx", (const uint64_t[]){(uint64_t)(uintptr_t)dptrs, (uint64_t)(uintptr_t)sizes, SG_TRACE_VALUE(count), (uint64_t)(uintptr_t)prefetchLocs, (uint64_t)(uintptr_t)prefetchLocIdxs, SG_TRACE_VALUE(numPrefetchLocs), SG_TRACE_VALUE(flags), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemGetLocationInfo(CUdeviceptr ptr, size_t size, size_t summaryGranularity, size_t samplingGranularity, CUmemLocation *location_out)
 {
-    CUresult result = sg_unknown("cuMemGetLocationInfo");
+    CUresult sg_result = sg_unknown("cuMemGetLocationInfo");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemGetLocationInfo", "ptr,size,summaryGranularity,samplingGranularity,location_out", "xxxxp", (const uint64_t[]){SG_TRACE_VALUE(ptr), SG_TRACE_VALUE(size), SG_TRACE_VALUE(summaryGranularity), SG_TRACE_VALUE(samplingGranularity), (uint64_t)(uintptr_t)location_out}, result);
-    return result;
+        sg_trace("cuMemGetLocationInfo", "ptr,size,summaryGranularity,samplingGranularity,location_out", "xxxxp", (const uint64_t[]){SG_TRACE_VALUE(ptr), SG_TRACE_VALUE(size), SG_TRACE_VALUE(summaryGranularity), SG_TRACE_VALUE(samplingGranularity), (uint64_t)(uintptr_t)location_out}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemRangeGetAttribute(void *data, size_t dataSize, CUmem_range_attribute attribute, CUdeviceptr devPtr, size_t count)
 {
-    CUresult result = sg_declined("cuMemRangeGetAttribute", "managed memory is not supported", "use cuMemAlloc and copies (CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY is 0)");
+    CUresult sg_result = sg_declined("cuMemRangeGetAttribute", "managed memory is not supported", "use cuMemAlloc and copies (CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY is 0)");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemRangeGetAttribute", "data,dataSize,attribute,devPtr,count", "pxxxx", (const uint64_t[]){(uint64_t)(uintptr_t)data, SG_TRACE_VALUE(dataSize), SG_TRACE_VALUE(attribute), SG_TRACE_VALUE(devPtr), SG_TRACE_VALUE(count)}, result);
-    return result;
+        sg_trace("cuMemRangeGetAttribute", "data,dataSize,attribute,devPtr,count", "pxxxx", (const uint64_t[]){(uint64_t)(uintptr_t)data, SG_TRACE_VALUE(dataSize), SG_TRACE_VALUE(attribute), SG_TRACE_VALUE(devPtr), SG_TRACE_VALUE(count)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemRangeGetAttributes(void **data, size_t *dataSizes, CUmem_range_attribute *attributes, size_t numAttributes, CUdeviceptr devPtr, size_t count)
 {
-    CUresult result = sg_declined("cuMemRangeGetAttributes", "managed memory is not supported", "use cuMemAlloc and copies (CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY is 0)");
+    CUresult sg_result = sg_declined("cuMemRangeGetAttributes", "managed memory is not supported", "use cuMemAlloc and copies (CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY is 0)");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemRangeGetAttributes", "data,dataSizes,attributes,numAttributes,devPtr,count", "PZpxxx", (const uint64_t[]){(uint64_t)(uintptr_t)data, (uint64_t)(uintptr_t)dataSizes, (uint64_t)(uintptr_t)attributes, SG_TRACE_VALUE(numAttributes), SG_TRACE_VALUE(devPtr), SG_TRACE_VALUE(count)}, result);
-    return result;
+        sg_trace("cuMemRangeGetAttributes", "data,dataSizes,attributes,numAttributes,devPtr,count", "PZpxxx", (const uint64_t[]){(uint64_t)(uintptr_t)data, (uint64_t)(uintptr_t)dataSizes, (uint64_t)(uintptr_t)attributes, SG_TRACE_VALUE(numAttributes), SG_TRACE_VALUE(devPtr), SG_TRACE_VALUE(count)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr)
 {
-    CUresult result = sg_hand_cuPointerSetAttribute(value, attribute, ptr);
+    CUresult sg_result = sg_hand_cuPointerSetAttribute(value, attribute, ptr);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuPointerSetAttribute", "value,attribute,ptr", "pxx", (const uint64_t[]){(uint64_t)(uintptr_t)value, SG_TRACE_VALUE(attribute), SG_TRACE_VALUE(ptr)}, result);
-    return result;
+        sg_trace("cuPointerSetAttribute", "value,attribute,ptr", "pxx", (const uint64_t[]){(uint64_t)(uintptr_t)value, SG_TRACE_VALUE(attribute), SG_TRACE_VALUE(ptr)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute *attributes, void **data, CUdeviceptr ptr)
 {
-    CUresult result = sg_hand_cuPointerGetAttributes(numAttributes, attributes, data, ptr);
+    CUresult sg_result = sg_hand_cuPointerGetAttributes(numAttributes, attributes, data, ptr);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuPointerGetAttributes", "numAttributes,attributes,data,ptr", "upPx", (const uint64_t[]){SG_TRACE_VALUE(numAttributes), (uint64_t)(uintptr_t)attributes, (uint64_t)(uintptr_t)data, SG_TRACE_VALUE(ptr)}, result);
-    return result;
+        sg_trace("cuPointerGetAttributes", "numAttributes,attributes,data,ptr", "upPx", (const uint64_t[]){SG_TRACE_VALUE(numAttributes), (uint64_t)(uintptr_t)attributes, (uint64_t)(uintptr_t)data, SG_TRACE_VALUE(ptr)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamCreate(CUstream *phStream, unsigned int Flags)
 {
-    CUresult result = sg_send_cuStreamCreate(phStream, Flags);
+    CUresult sg_result = sg_send_cuStreamCreate(phStream, Flags);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamCreate", "phStream,Flags", "Xu", (const uint64_t[]){(uint64_t)(uintptr_t)phStream, SG_TRACE_VALUE(Flags)}, result);
-    return result;
+        sg_trace("cuStreamCreate", "phStream,Flags", "Xu", (const uint64_t[]){(uint64_t)(uintptr_t)phStream, SG_TRACE_VALUE(Flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamCreateWithPriority(CUstream *phStream, unsigned int flags, int priority)
 {
-    CUresult result = sg_send_cuStreamCreateWithPriority(phStream, flags, priority);
+    CUresult sg_result = sg_send_cuStreamCreateWithPriority(phStream, flags, priority);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamCreateWithPriority", "phStream,flags,priority", "Xui", (const uint64_t[]){(uint64_t)(uintptr_t)phStream, SG_TRACE_VALUE(flags), SG_TRACE_VALUE(priority)}, result);
-    return result;
+        sg_trace("cuStreamCreateWithPriority", "phStream,flags,priority", "Xui", (const uint64_t[]){(uint64_t)(uintptr_t)phStream, SG_TRACE_VALUE(flags), SG_TRACE_VALUE(priority)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamBeginCaptureToCig_ptsz(CUstream hStream, CUstreamCigCaptureParams *streamCigCaptureParams)
 {
-    CUresult result = sg_unknown("cuStreamBeginCaptureToCig_ptsz");
+    CUresult sg_result = sg_unknown("cuStreamBeginCaptureToCig_ptsz");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamBeginCaptureToCig_ptsz", "hStream,streamCigCaptureParams", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)streamCigCaptureParams}, result);
-    return result;
+        sg_trace("cuStreamBeginCaptureToCig_ptsz", "hStream,streamCigCaptureParams", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)streamCigCaptureParams}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamEndCaptureToCig_ptsz(CUstream hStream)
 {
-    CUresult result = sg_unknown("cuStreamEndCaptureToCig_ptsz");
+    CUresult sg_result = sg_unknown("cuStreamEndCaptureToCig_ptsz");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamEndCaptureToCig_ptsz", "hStream", "x", (const uint64_t[]){(uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuStreamEndCaptureToCig_ptsz", "hStream", "x", (const uint64_t[]){(uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamGetPriority_ptsz(CUstream hStream, int *priority)
 {
-    CUresult result = sg_send_cuStreamGetPriority(SG_PER_THREAD(hStream), priority);
+    CUresult sg_result = sg_send_cuStreamGetPriority(SG_PER_THREAD(hStream), priority);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamGetPriority_ptsz", "hStream,priority", "xI", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)priority}, result);
-    return result;
+        sg_trace("cuStreamGetPriority_ptsz", "hStream,priority", "xI", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)priority}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamGetDevice_ptsz(CUstream hStream, CUdevice *device)
 {
-    CUresult result = sg_hand_cuStreamGetDevice(SG_PER_THREAD(hStream), device);
+    CUresult sg_result = sg_hand_cuStreamGetDevice(SG_PER_THREAD(hStream), device);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamGetDevice_ptsz", "hStream,device", "xI", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)device}, result);
-    return result;
+        sg_trace("cuStreamGetDevice_ptsz", "hStream,device", "xI", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)device}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamGetFlags_ptsz(CUstream hStream, unsigned int *flags)
 {
-    CUresult result = sg_send_cuStreamGetFlags(SG_PER_THREAD(hStream), flags);
+    CUresult sg_result = sg_send_cuStreamGetFlags(SG_PER_THREAD(hStream), flags);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamGetFlags_ptsz", "hStream,flags", "xU", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)flags}, result);
-    return result;
+        sg_trace("cuStreamGetFlags_ptsz", "hStream,flags", "xU", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)flags}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamGetId_ptsz(CUstream hStream, unsigned long long *streamId)
 {
-    CUresult result = sg_hand_cuStreamGetId(SG_PER_THREAD(hStream), streamId);
+    CUresult sg_result = sg_hand_cuStreamGetId(SG_PER_THREAD(hStream), streamId);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamGetId_ptsz", "hStream,streamId", "xZ", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)streamId}, result);
-    return result;
+        sg_trace("cuStreamGetId_ptsz", "hStream,streamId", "xZ", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)streamId}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamGetCtx_ptsz(CUstream hStream, CUcontext *pctx)
 {
-    CUresult result = sg_hand_cuStreamGetCtx(SG_PER_THREAD(hStream), pctx);
+    CUresult sg_result = sg_hand_cuStreamGetCtx(SG_PER_THREAD(hStream), pctx);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamGetCtx_ptsz", "hStream,pctx", "xX", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)pctx}, result);
-    return result;
+        sg_trace("cuStreamGetCtx_ptsz", "hStream,pctx", "xX", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)pctx}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamGetCtx_v2_ptsz(CUstream hStream, CUcontext *pCtx, CUgreenCtx *pGreenCtx)
 {
-    CUresult result = sg_unknown("cuStreamGetCtx_v2_ptsz");
+    CUresult sg_result = sg_unknown("cuStreamGetCtx_v2_ptsz");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamGetCtx_v2_ptsz", "hStream,pCtx,pGreenCtx", "xXp", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)pCtx, (uint64_t)(uintptr_t)pGreenCtx}, result);
-    return result;
+        sg_trace("cuStreamGetCtx_v2_ptsz", "hStream,pCtx,pGreenCtx", "xXp", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)pCtx, (uint64_t)(uintptr_t)pGreenCtx}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamWaitEvent_ptsz(CUstream hStream, CUevent hEvent, unsigned int Flags)
 {
-    CUresult result = sg_send_cuStreamWaitEvent(SG_PER_THREAD(hStream), hEvent, Flags);
+    CUresult sg_result = sg_send_cuStreamWaitEvent(SG_PER_THREAD(hStream), hEvent, Flags);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamWaitEvent_ptsz", "hStream,hEvent,Flags", "xxu", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, SG_TRACE_VALUE(hEvent), SG_TRACE_VALUE(Flags)}, result);
-    return result;
+        sg_trace("cuStreamWaitEvent_ptsz", "hStream,hEvent,Flags", "xxu", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, SG_TRACE_VALUE(hEvent), SG_TRACE_VALUE(Flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamAddCallback_ptsz(CUstream hStream, CUstreamCallback callback, void *userData, unsigned int flags)
 {
-    CUresult result = sg_hand_cuStreamAddCallback(SG_PER_THREAD(hStream), callback, userData, flags);
+    CUresult sg_result = sg_hand_cuStreamAddCallback(SG_PER_THREAD(hStream), callback, userData, flags);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamAddCallback_ptsz", "hStream,callback,userData,flags", "xxpu", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)callback, (uint64_t)(uintptr_t)userData, SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuStreamAddCallback_ptsz", "hStream,callback,userData,flags", "xxpu", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)callback, (uint64_t)(uintptr_t)userData, SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamBeginCapture_v2_ptsz(CUstream hStream, CUstreamCaptureMode mode)
 {
-    CUresult result = sg_hand_cuStreamBeginCapture_v2(SG_PER_THREAD(hStream), mode);
+    CUresult sg_result = sg_hand_cuStreamBeginCapture_v2(SG_PER_THREAD(hStream), mode);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamBeginCapture_v2_ptsz", "hStream,mode", "xx", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)mode}, result);
-    return result;
+        sg_trace("cuStreamBeginCapture_v2_ptsz", "hStream,mode", "xx", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)mode}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamBeginRecaptureToGraph_ptsz(CUstream hStream, CUstreamCaptureMode mode, CUgraph hGraph, CUgraphRecaptureCallback callbackFunc, void *userData)
 {
-    CUresult result = sg_unknown("cuStreamBeginRecaptureToGraph_ptsz");
+    CUresult sg_result = sg_unknown("cuStreamBeginRecaptureToGraph_ptsz");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamBeginRecaptureToGraph_ptsz", "hStream,mode,hGraph,callbackFunc,userData", "xxxxp", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)mode, SG_TRACE_VALUE(hGraph), SG_TRACE_VALUE(callbackFunc), (uint64_t)(uintptr_t)userData}, result);
-    return result;
+        sg_trace("cuStreamBeginRecaptureToGraph_ptsz", "hStream,mode,hGraph,callbackFunc,userData", "xxxxp", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)mode, SG_TRACE_VALUE(hGraph), SG_TRACE_VALUE(callbackFunc), (uint64_t)(uintptr_t)userData}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamBeginCaptureToGraph_ptsz(CUstream hStream, CUgraph hGraph, const CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData, size_t numDependencies, CUstreamCaptureMode mode)
 {
-    CUresult result = sg_unknown("cuStreamBeginCaptureToGraph_ptsz");
+    CUresult sg_result = sg_unknown("cuStreamBeginCaptureToGraph_ptsz");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamBeginCaptureToGraph_ptsz", "hStream,hGraph,dependencies,dependencyData,numDependencies,mode", "xxppxx", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)dependencies, (uint64_t)(uintptr_t)dependencyData, SG_TRACE_VALUE(numDependencies), (uint64_t)(uintptr_t)mode}, result);
-    return result;
+        sg_trace("cuStreamBeginCaptureToGraph_ptsz", "hStream,hGraph,dependencies,dependencyData,numDependencies,mode", "xxppxx", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)dependencies, (uint64_t)(uintptr_t)dependencyData, SG_TRACE_VALUE(numDependencies), (uint64_t)(uintptr_t)mode}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
 {
-    CUresult result = sg_hand_cuThreadExchangeStreamCaptureMode(mode);
+    CUresult sg_result = sg_hand_cuThreadExchangeStreamCaptureMode(mode);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuThreadExchangeStreamCaptureMode", "mode", "p", (const uint64_t[]){(uint64_t)(uintptr_t)mode}, result);
-    return result;
+        sg_trace("cuThreadExchangeStreamCaptureMode", "mode", "p", (const uint64_t[]){(uint64_t)(uintptr_t)mode}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamEndCapture_ptsz(CUstream hStream, CUgraph *phGraph)
 {
-    CUresult result = sg_hand_cuStreamEndCapture(SG_PER_THREAD(hStream), phGraph);
+    CUresult sg_result = sg_hand_cuStreamEndCapture(SG_PER_THREAD(hStream), phGraph);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamEndCapture_ptsz", "hStream,phGraph", "xX", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)phGraph}, result);
-    return result;
+        sg_trace("cuStreamEndCapture_ptsz", "hStream,phGraph", "xX", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)phGraph}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamIsCapturing_ptsz(CUstream hStream, CUstreamCaptureStatus *captureStatus)
 {
-    CUresult result = sg_hand_cuStreamIsCapturing(SG_PER_THREAD(hStream), captureStatus);
+    CUresult sg_result = sg_hand_cuStreamIsCapturing(SG_PER_THREAD(hStream), captureStatus);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamIsCapturing_ptsz", "hStream,captureStatus", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)captureStatus}, result);
-    return result;
+        sg_trace("cuStreamIsCapturing_ptsz", "hStream,captureStatus", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)captureStatus}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamGetCaptureInfo_v3_ptsz(CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out, CUgraph *graph_out, const CUgraphNode **dependencies_out, const CUgraphEdgeData **edgeData_out, size_t *numDependencies_out)
 {
-    CUresult result = sg_hand_cuStreamGetCaptureInfo_v3(SG_PER_THREAD(hStream), captureStatus_out, id_out, graph_out, dependencies_out, edgeData_out, numDependencies_out);
+    CUresult sg_result = sg_hand_cuStreamGetCaptureInfo_v3(SG_PER_THREAD(hStream), captureStatus_out, id_out, graph_out, dependencies_out, edgeData_out, numDependencies_out);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamGetCaptureInfo_v3_ptsz", "hStream,captureStatus_out,id_out,graph_out,dependencies_out,edgeData_out,numDependencies_out", "xpZXPPZ", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)captureStatus_out, (uint64_t)(uintptr_t)id_out, (uint64_t)(uintptr_t)graph_out, (uint64_t)(uintptr_t)dependencies_out, (uint64_t)(uintptr_t)edgeData_out, (uint64_t)(uintptr_t)numDependencies_out}, result);
-    return result;
+        sg_trace("cuStreamGetCaptureInfo_v3_ptsz", "hStream,captureStatus_out,id_out,graph_out,dependencies_out,edgeData_out,numDependencies_out", "xpZXPPZ", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)captureStatus_out, (uint64_t)(uintptr_t)id_out, (uint64_t)(uintptr_t)graph_out, (uint64_t)(uintptr_t)dependencies_out, (uint64_t)(uintptr_t)edgeData_out, (uint64_t)(uintptr_t)numDependencies_out}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamUpdateCaptureDependencies_v2_ptsz(CUstream hStream, CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData, size_t numDependencies, unsigned int flags)
 {
-    CUresult result = sg_unknown("cuStreamUpdateCaptureDependencies_v2_ptsz");
+    CUresult sg_result = sg_unknown("cuStreamUpdateCaptureDependencies_v2_ptsz");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamUpdateCaptureDependencies_v2_ptsz", "hStream,dependencies,dependencyData,numDependencies,flags", "xXpxu", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)dependencies, (uint64_t)(uintptr_t)dependencyData, SG_TRACE_VALUE(numDependencies), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuStreamUpdateCaptureDependencies_v2_ptsz", "hStream,dependencies,dependencyData,numDependencies,flags", "xXpxu", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)dependencies, (uint64_t)(uintptr_t)dependencyData, SG_TRACE_VALUE(numDependencies), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamAttachMemAsync_ptsz(CUstream hStream, CUdeviceptr dptr, size_t length, unsigned int flags)
 {
-    CUresult result = sg_declined("cuStreamAttachMemAsync_ptsz", "managed memory is not supported", "use cuMemAlloc and copies (CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY is 0)");
+    CUresult sg_result = sg_declined("cuStreamAttachMemAsync_ptsz", "managed memory is not supported", "use cuMemAlloc and copies (CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY is 0)");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamAttachMemAsync_ptsz", "hStream,dptr,length,flags", "xxxu", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, SG_TRACE_VALUE(dptr), SG_TRACE_VALUE(length), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuStreamAttachMemAsync_ptsz", "hStream,dptr,length,flags", "xxxu", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, SG_TRACE_VALUE(dptr), SG_TRACE_VALUE(length), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamQuery_ptsz(CUstream hStream)
 {
-    CUresult result = sg_send_cuStreamQuery(SG_PER_THREAD(hStream));
+    CUresult sg_result = sg_send_cuStreamQuery(SG_PER_THREAD(hStream));
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamQuery_ptsz", "hStream", "x", (const uint64_t[]){(uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuStreamQuery_ptsz", "hStream", "x", (const uint64_t[]){(uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamSynchronize_ptsz(CUstream hStream)
 {
-    CUresult result = sg_send_cuStreamSynchronize(SG_PER_THREAD(hStream));
+    CUresult sg_result = sg_send_cuStreamSynchronize(SG_PER_THREAD(hStream));
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamSynchronize_ptsz", "hStream", "x", (const uint64_t[]){(uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuStreamSynchronize_ptsz", "hStream", "x", (const uint64_t[]){(uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamDestroy_v2(CUstream hStream)
 {
-    CUresult result = sg_send_cuStreamDestroy_v2(hStream);
+    CUresult sg_result = sg_send_cuStreamDestroy_v2(hStream);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamDestroy_v2", "hStream", "x", (const uint64_t[]){(uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuStreamDestroy_v2", "hStream", "x", (const uint64_t[]){(uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamCopyAttributes_ptsz(CUstream dst, CUstream src)
 {
-    CUresult result = sg_send_cuStreamCopyAttributes(SG_PER_THREAD(dst), SG_PER_THREAD(src));
+    CUresult sg_result = sg_send_cuStreamCopyAttributes(SG_PER_THREAD(dst), SG_PER_THREAD(src));
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamCopyAttributes_ptsz", "dst,src", "xx", (const uint64_t[]){(uint64_t)(uintptr_t)dst, (uint64_t)(uintptr_t)src}, result);
-    return result;
+        sg_trace("cuStreamCopyAttributes_ptsz", "dst,src", "xx", (const uint64_t[]){(uint64_t)(uintptr_t)dst, (uint64_t)(uintptr_t)src}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamGetAttribute_ptsz(CUstream hStream, CUstreamAttrID attr, CUstreamAttrValue *value_out)
 {
-    CUresult result = sg_send_cuStreamGetAttribute(SG_PER_THREAD(hStream), attr, value_out);
+    CUresult sg_result = sg_send_cuStreamGetAttribute(SG_PER_THREAD(hStream), attr, value_out);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamGetAttribute_ptsz", "hStream,attr,value_out", "xxp", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)attr, (uint64_t)(uintptr_t)value_out}, result);
-    return result;
+        sg_trace("cuStreamGetAttribute_ptsz", "hStream,attr,value_out", "xxp", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)attr, (uint64_t)(uintptr_t)value_out}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamSetAttribute_ptsz(CUstream hStream, CUstreamAttrID attr, const CUstreamAttrValue *value)
 {
-    CUresult result = sg_hand_cuStreamSetAttribute(SG_PER_THREAD(hStream), attr, value);
+    CUresult sg_result = sg_hand_cuStreamSetAttribute(SG_PER_THREAD(hStream), attr, value);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamSetAttribute_ptsz", "hStream,attr,value", "xxp", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)attr, (uint64_t)(uintptr_t)value}, result);
-    return result;
+        sg_trace("cuStreamSetAttribute_ptsz", "hStream,attr,value", "xxp", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)attr, (uint64_t)(uintptr_t)value}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuEventCreate(CUevent *phEvent, unsigned int Flags)
 {
-    CUresult result = sg_send_cuEventCreate(phEvent, Flags);
+    CUresult sg_result = sg_send_cuEventCreate(phEvent, Flags);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuEventCreate", "phEvent,Flags", "Xu", (const uint64_t[]){(uint64_t)(uintptr_t)phEvent, SG_TRACE_VALUE(Flags)}, result);
-    return result;
+        sg_trace("cuEventCreate", "phEvent,Flags", "Xu", (const uint64_t[]){(uint64_t)(uintptr_t)phEvent, SG_TRACE_VALUE(Flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuEventRecord_ptsz(CUevent hEvent, CUstream hStream)
 {
-    CUresult result = sg_send_cuEventRecord(hEvent, SG_PER_THREAD(hStream));
+    CUresult sg_result = sg_send_cuEventRecord(hEvent, SG_PER_THREAD(hStream));
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuEventRecord_ptsz", "hEvent,hStream", "xx", (const uint64_t[]){SG_TRACE_VALUE(hEvent), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuEventRecord_ptsz", "hEvent,hStream", "xx", (const uint64_t[]){SG_TRACE_VALUE(hEvent), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuEventRecordWithFlags_ptsz(CUevent hEvent, CUstream hStream, unsigned int flags)
 {
-    CUresult result = sg_send_cuEventRecordWithFlags(hEvent, SG_PER_THREAD(hStream), flags);
+    CUresult sg_result = sg_send_cuEventRecordWithFlags(hEvent, SG_PER_THREAD(hStream), flags);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuEventRecordWithFlags_ptsz", "hEvent,hStream,flags", "xxu", (const uint64_t[]){SG_TRACE_VALUE(hEvent), (uint64_t)(uintptr_t)hStream, SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuEventRecordWithFlags_ptsz", "hEvent,hStream,flags", "xxu", (const uint64_t[]){SG_TRACE_VALUE(hEvent), (uint64_t)(uintptr_t)hStream, SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuEventQuery(CUevent hEvent)
 {
-    CUresult result = sg_send_cuEventQuery(hEvent);
+    CUresult sg_result = sg_send_cuEventQuery(hEvent);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuEventQuery", "hEvent", "x", (const uint64_t[]){SG_TRACE_VALUE(hEvent)}, result);
-    return result;
+        sg_trace("cuEventQuery", "hEvent", "x", (const uint64_t[]){SG_TRACE_VALUE(hEvent)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuEventSynchronize(CUevent hEvent)
 {
-    CUresult result = sg_send_cuEventSynchronize(hEvent);
+    CUresult sg_result = sg_send_cuEventSynchronize(hEvent);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuEventSynchronize", "hEvent", "x", (const uint64_t[]){SG_TRACE_VALUE(hEvent)}, result);
-    return result;
+        sg_trace("cuEventSynchronize", "hEvent", "x", (const uint64_t[]){SG_TRACE_VALUE(hEvent)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuEventDestroy_v2(CUevent hEvent)
 {
-    CUresult result = sg_send_cuEventDestroy_v2(hEvent);
+    CUresult sg_result = sg_send_cuEventDestroy_v2(hEvent);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuEventDestroy_v2", "hEvent", "x", (const uint64_t[]){SG_TRACE_VALUE(hEvent)}, result);
-    return result;
+        sg_trace("cuEventDestroy_v2", "hEvent", "x", (const uint64_t[]){SG_TRACE_VALUE(hEvent)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUevent hEnd)
 {
-    CUresult result = sg_send_cuEventElapsedTime_v2(pMilliseconds, hStart, hEnd);
+    CUresult sg_result = sg_send_cuEventElapsedTime_v2(pMilliseconds, hStart, hEnd);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuEventElapsedTime_v2", "pMilliseconds,hStart,hEnd", "Fxx", (const uint64_t[]){(uint64_t)(uintptr_t)pMilliseconds, SG_TRACE_VALUE(hStart), SG_TRACE_VALUE(hEnd)}, result);
-    return result;
+        sg_trace("cuEventElapsedTime_v2", "pMilliseconds,hStart,hEnd", "Fxx", (const uint64_t[]){(uint64_t)(uintptr_t)pMilliseconds, SG_TRACE_VALUE(hStart), SG_TRACE_VALUE(hEnd)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuImportExternalMemory(CUexternalMemory *extMem_out, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *memHandleDesc)
 {
-    CUresult result = sg_unknown("cuImportExternalMemory");
+    CUresult sg_result = sg_unknown("cuImportExternalMemory");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuImportExternalMemory", "extMem_out,memHandleDesc", "pp", (const uint64_t[]){(uint64_t)(uintptr_t)extMem_out, (uint64_t)(uintptr_t)memHandleDesc}, result);
-    return result;
+        sg_trace("cuImportExternalMemory", "extMem_out,memHandleDesc", "pp", (const uint64_t[]){(uint64_t)(uintptr_t)extMem_out, (uint64_t)(uintptr_t)memHandleDesc}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuExternalMemoryGetMappedBuffer(CUdeviceptr *devPtr, CUexternalMemory extMem, const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *bufferDesc)
 {
-    CUresult result = sg_unknown("cuExternalMemoryGetMappedBuffer");
+    CUresult sg_result = sg_unknown("cuExternalMemoryGetMappedBuffer");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuExternalMemoryGetMappedBuffer", "devPtr,extMem,bufferDesc", "Xxp", (const uint64_t[]){(uint64_t)(uintptr_t)devPtr, SG_TRACE_VALUE(extMem), (uint64_t)(uintptr_t)bufferDesc}, result);
-    return result;
+        sg_trace("cuExternalMemoryGetMappedBuffer", "devPtr,extMem,bufferDesc", "Xxp", (const uint64_t[]){(uint64_t)(uintptr_t)devPtr, SG_TRACE_VALUE(extMem), (uint64_t)(uintptr_t)bufferDesc}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuExternalMemoryGetMappedMipmappedArray(CUmipmappedArray *mipmap, CUexternalMemory extMem, const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC *mipmapDesc)
 {
-    CUresult result = sg_unknown("cuExternalMemoryGetMappedMipmappedArray");
+    CUresult sg_result = sg_unknown("cuExternalMemoryGetMappedMipmappedArray");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuExternalMemoryGetMappedMipmappedArray", "mipmap,extMem,mipmapDesc", "pxp", (const uint64_t[]){(uint64_t)(uintptr_t)mipmap, SG_TRACE_VALUE(extMem), (uint64_t)(uintptr_t)mipmapDesc}, result);
-    return result;
+        sg_trace("cuExternalMemoryGetMappedMipmappedArray", "mipmap,extMem,mipmapDesc", "pxp", (const uint64_t[]){(uint64_t)(uintptr_t)mipmap, SG_TRACE_VALUE(extMem), (uint64_t)(uintptr_t)mipmapDesc}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuDestroyExternalMemory(CUexternalMemory extMem)
 {
-    CUresult result = sg_unknown("cuDestroyExternalMemory");
+    CUresult sg_result = sg_unknown("cuDestroyExternalMemory");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuDestroyExternalMemory", "extMem", "x", (const uint64_t[]){SG_TRACE_VALUE(extMem)}, result);
-    return result;
+        sg_trace("cuDestroyExternalMemory", "extMem", "x", (const uint64_t[]){SG_TRACE_VALUE(extMem)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuImportExternalSemaphore(CUexternalSemaphore *extSem_out, const CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC *semHandleDesc)
 {
-    CUresult result = sg_unknown("cuImportExternalSemaphore");
+    CUresult sg_result = sg_unknown("cuImportExternalSemaphore");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuImportExternalSemaphore", "extSem_out,semHandleDesc", "pp", (const uint64_t[]){(uint64_t)(uintptr_t)extSem_out, (uint64_t)(uintptr_t)semHandleDesc}, result);
-    return result;
+        sg_trace("cuImportExternalSemaphore", "extSem_out,semHandleDesc", "pp", (const uint64_t[]){(uint64_t)(uintptr_t)extSem_out, (uint64_t)(uintptr_t)semHandleDesc}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuSignalExternalSemaphoresAsync_ptsz(const CUexternalSemaphore *extSemArray, const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS *paramsArray, unsigned int numExtSems, CUstream stream)
 {
-    CUresult result = sg_unknown("cuSignalExternalSemaphoresAsync_ptsz");
+    CUresult sg_result = sg_unknown("cuSignalExternalSemaphoresAsync_ptsz");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuSignalExternalSemaphoresAsync_ptsz", "extSemArray,paramsArray,numExtSems,stream", "ppux", (const uint64_t[]){(uint64_t)(uintptr_t)extSemArray, (uint64_t)(uintptr_t)paramsArray, SG_TRACE_VALUE(numExtSems), (uint64_t)(uintptr_t)stream}, result);
-    return result;
+        sg_trace("cuSignalExternalSemaphoresAsync_ptsz", "extSemArray,paramsArray,numExtSems,stream", "ppux", (const uint64_t[]){(uint64_t)(uintptr_t)extSemArray, (uint64_t)(uintptr_t)paramsArray, SG_TRACE_VALUE(numExtSems), (uint64_t)(uintptr_t)stream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuWaitExternalSemaphoresAsync_ptsz(const CUexternalSemaphore *extSemArray, const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS *paramsArray, unsigned int numExtSems, CUstream stream)
 {
-    CUresult result = sg_unknown("cuWaitExternalSemaphoresAsync_ptsz");
+    CUresult sg_result = sg_unknown("cuWaitExternalSemaphoresAsync_ptsz");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuWaitExternalSemaphoresAsync_ptsz", "extSemArray,paramsArray,numExtSems,stream", "ppux", (const uint64_t[]){(uint64_t)(uintptr_t)extSemArray, (uint64_t)(uintptr_t)paramsArray, SG_TRACE_VALUE(numExtSems), (uint64_t)(uintptr_t)stream}, result);
-    return result;
+        sg_trace("cuWaitExternalSemaphoresAsync_ptsz", "extSemArray,paramsArray,numExtSems,stream", "ppux", (const uint64_t[]){(uint64_t)(uintptr_t)extSemArray, (uint64_t)(uintptr_t)paramsArray, SG_TRACE_VALUE(numExtSems), (uint64_t)(uintptr_t)stream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuDestroyExternalSemaphore(CUexternalSemaphore extSem)
 {
-    CUresult result = sg_unknown("cuDestroyExternalSemaphore");
+    CUresult sg_result = sg_unknown("cuDestroyExternalSemaphore");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuDestroyExternalSemaphore", "extSem", "x", (const uint64_t[]){SG_TRACE_VALUE(extSem)}, result);
-    return result;
+        sg_trace("cuDestroyExternalSemaphore", "extSem", "x", (const uint64_t[]){SG_TRACE_VALUE(extSem)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamWaitValue32_v2_ptsz(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags)
 {
-    CUresult result = sg_declined("cuStreamWaitValue32_v2_ptsz", "stream memory operations are not supported", "use events");
+    CUresult sg_result = sg_declined("cuStreamWaitValue32_v2_ptsz", "stream memory operations are not supported", "use events");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamWaitValue32_v2_ptsz", "stream,addr,value,flags", "xxxu", (const uint64_t[]){(uint64_t)(uintptr_t)stream, SG_TRACE_VALUE(addr), SG_TRACE_VALUE(value), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuStreamWaitValue32_v2_ptsz", "stream,addr,value,flags", "xxxu", (const uint64_t[]){(uint64_t)(uintptr_t)stream, SG_TRACE_VALUE(addr), SG_TRACE_VALUE(value), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamWaitValue64_v2_ptsz(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags)
 {
-    CUresult result = sg_declined("cuStreamWaitValue64_v2_ptsz", "stream memory operations are not supported", "use events");
+    CUresult sg_result = sg_declined("cuStreamWaitValue64_v2_ptsz", "stream memory operations are not supported", "use events");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamWaitValue64_v2_ptsz", "stream,addr,value,flags", "xxxu", (const uint64_t[]){(uint64_t)(uintptr_t)stream, SG_TRACE_VALUE(addr), SG_TRACE_VALUE(value), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuStreamWaitValue64_v2_ptsz", "stream,addr,value,flags", "xxxu", (const uint64_t[]){(uint64_t)(uintptr_t)stream, SG_TRACE_VALUE(addr), SG_TRACE_VALUE(value), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamWriteValue32_v2_ptsz(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags)
 {
-    CUresult result = sg_declined("cuStreamWriteValue32_v2_ptsz", "stream memory operations are not supported", "use events");
+    CUresult sg_result = sg_declined("cuStreamWriteValue32_v2_ptsz", "stream memory operations are not supported", "use events");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamWriteValue32_v2_ptsz", "stream,addr,value,flags", "xxxu", (const uint64_t[]){(uint64_t)(uintptr_t)stream, SG_TRACE_VALUE(addr), SG_TRACE_VALUE(value), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuStreamWriteValue32_v2_ptsz", "stream,addr,value,flags", "xxxu", (const uint64_t[]){(uint64_t)(uintptr_t)stream, SG_TRACE_VALUE(addr), SG_TRACE_VALUE(value), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamWriteValue64_v2_ptsz(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags)
 {
-    CUresult result = sg_declined("cuStreamWriteValue64_v2_ptsz", "stream memory operations are not supported", "use events");
+    CUresult sg_result = sg_declined("cuStreamWriteValue64_v2_ptsz", "stream memory operations are not supported", "use events");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamWriteValue64_v2_ptsz", "stream,addr,value,flags", "xxxu", (const uint64_t[]){(uint64_t)(uintptr_t)stream, SG_TRACE_VALUE(addr), SG_TRACE_VALUE(value), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuStreamWriteValue64_v2_ptsz", "stream,addr,value,flags", "xxxu", (const uint64_t[]){(uint64_t)(uintptr_t)stream, SG_TRACE_VALUE(addr), SG_TRACE_VALUE(value), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamBatchMemOp_v2_ptsz(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray, unsigned int flags)
 {
-    CUresult result = sg_declined("cuStreamBatchMemOp_v2_ptsz", "stream memory operations are not supported", "use events");
+    CUresult sg_result = sg_declined("cuStreamBatchMemOp_v2_ptsz", "stream memory operations are not supported", "use events");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamBatchMemOp_v2_ptsz", "stream,count,paramArray,flags", "xupu", (const uint64_t[]){(uint64_t)(uintptr_t)stream, SG_TRACE_VALUE(count), (uint64_t)(uintptr_t)paramArray, SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuStreamBatchMemOp_v2_ptsz", "stream,count,paramArray,flags", "xupu", (const uint64_t[]){(uint64_t)(uintptr_t)stream, SG_TRACE_VALUE(count), (uint64_t)(uintptr_t)paramArray, SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuFuncGetAttribute(int *pi, CUfunction_attribute attrib, CUfunction hfunc)
 {
-    CUresult result = sg_hand_cuFuncGetAttribute(pi, attrib, hfunc);
+    CUresult sg_result = sg_hand_cuFuncGetAttribute(pi, attrib, hfunc);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuFuncGetAttribute", "pi,attrib,hfunc", "Ixx", (const uint64_t[]){(uint64_t)(uintptr_t)pi, SG_TRACE_VALUE(attrib), SG_TRACE_VALUE(hfunc)}, result);
-    return result;
+        sg_trace("cuFuncGetAttribute", "pi,attrib,hfunc", "Ixx", (const uint64_t[]){(uint64_t)(uintptr_t)pi, SG_TRACE_VALUE(attrib), SG_TRACE_VALUE(hfunc)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int value)
 {
-    CUresult result = sg_hand_cuFuncSetAttribute(hfunc, attrib, value);
+    CUresult sg_result = sg_hand_cuFuncSetAttribute(hfunc, attrib, value);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuFuncSetAttribute", "hfunc,attrib,value", "xxi", (const uint64_t[]){SG_TRACE_VALUE(hfunc), SG_TRACE_VALUE(attrib), SG_TRACE_VALUE(value)}, result);
-    return result;
+        sg_trace("cuFuncSetAttribute", "hfunc,attrib,value", "xxi", (const uint64_t[]){SG_TRACE_VALUE(hfunc), SG_TRACE_VALUE(attrib), SG_TRACE_VALUE(value)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuFuncSetCacheConfig(CUfunction hfunc, CUfunc_cache config)
 {
-    CUresult result = sg_hand_cuFuncSetCacheConfig(hfunc, config);
+    CUresult sg_result = sg_hand_cuFuncSetCacheConfig(hfunc, config);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuFuncSetCacheConfig", "hfunc,config", "xx", (const uint64_t[]){SG_TRACE_VALUE(hfunc), SG_TRACE_VALUE(config)}, result);
-    return result;
+        sg_trace("cuFuncSetCacheConfig", "hfunc,config", "xx", (const uint64_t[]){SG_TRACE_VALUE(hfunc), SG_TRACE_VALUE(config)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuFuncGetModule(CUmodule *hmod, CUfunction hfunc)
 {
-    CUresult result = sg_hand_cuFuncGetModule(hmod, hfunc);
+    CUresult sg_result = sg_hand_cuFuncGetModule(hmod, hfunc);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuFuncGetModule", "hmod,hfunc", "Xx", (const uint64_t[]){(uint64_t)(uintptr_t)hmod, SG_TRACE_VALUE(hfunc)}, result);
-    return result;
+        sg_trace("cuFuncGetModule", "hmod,hfunc", "Xx", (const uint64_t[]){(uint64_t)(uintptr_t)hmod, SG_TRACE_VALUE(hfunc)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuFuncGetName(const char **name, CUfunction hfunc)
 {
-    CUresult result = sg_hand_cuFuncGetName(name, hfunc);
+    CUresult sg_result = sg_hand_cuFuncGetName(name, hfunc);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuFuncGetName", "name,hfunc", "Sx", (const uint64_t[]){(uint64_t)(uintptr_t)name, SG_TRACE_VALUE(hfunc)}, result);
-    return result;
+        sg_trace("cuFuncGetName", "name,hfunc", "Sx", (const uint64_t[]){(uint64_t)(uintptr_t)name, SG_TRACE_VALUE(hfunc)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuFuncGetParamInfo(CUfunction func, size_t paramIndex, size_t *paramOffset, size_t *paramSize)
 {
-    CUresult result = sg_hand_cuFuncGetParamInfo(func, paramIndex, paramOffset, paramSize);
+    CUresult sg_result = sg_hand_cuFuncGetParamInfo(func, paramIndex, paramOffset, paramSize);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuFuncGetParamInfo", "func,paramIndex,paramOffset,paramSize", "xxZZ", (const uint64_t[]){SG_TRACE_VALUE(func), SG_TRACE_VALUE(paramIndex), (uint64_t)(uintptr_t)paramOffset, (uint64_t)(uintptr_t)paramSize}, result);
-    return result;
+        sg_trace("cuFuncGetParamInfo", "func,paramIndex,paramOffset,paramSize", "xxZZ", (const uint64_t[]){SG_TRACE_VALUE(func), SG_TRACE_VALUE(paramIndex), (uint64_t)(uintptr_t)paramOffset, (uint64_t)(uintptr_t)paramSize}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuFuncGetParamCount(CUfunction func, size_t *paramCount)
 {
-    CUresult result = sg_hand_cuFuncGetParamCount(func, paramCount);
+    CUresult sg_result = sg_hand_cuFuncGetParamCount(func, paramCount);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuFuncGetParamCount", "func,paramCount", "xZ", (const uint64_t[]){SG_TRACE_VALUE(func), (uint64_t)(uintptr_t)paramCount}, result);
-    return result;
+        sg_trace("cuFuncGetParamCount", "func,paramCount", "xZ", (const uint64_t[]){SG_TRACE_VALUE(func), (uint64_t)(uintptr_t)paramCount}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuFuncIsLoaded(CUfunctionLoadingState *state, CUfunction function)
 {
-    CUresult result = sg_hand_cuFuncIsLoaded(state, function);
+    CUresult sg_result = sg_hand_cuFuncIsLoaded(state, function);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuFuncIsLoaded", "state,function", "px", (const uint64_t[]){(uint64_t)(uintptr_t)state, SG_TRACE_VALUE(function)}, result);
-    return result;
+        sg_trace("cuFuncIsLoaded", "state,function", "px", (const uint64_t[]){(uint64_t)(uintptr_t)state, SG_TRACE_VALUE(function)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuFuncLoad(CUfunction function)
 {
-    CUresult result = sg_hand_cuFuncLoad(function);
+    CUresult sg_result = sg_hand_cuFuncLoad(function);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuFuncLoad", "function", "x", (const uint64_t[]){SG_TRACE_VALUE(function)}, result);
-    return result;
+        sg_trace("cuFuncLoad", "function", "x", (const uint64_t[]){SG_TRACE_VALUE(function)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLaunchKernel_ptsz(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream, void **kernelParams, void **extra)
 {
-    CUresult result = sg_hand_cuLaunchKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, SG_PER_THREAD(hStream), kernelParams, extra);
+    CUresult sg_result = sg_hand_cuLaunchKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, SG_PER_THREAD(hStream), kernelParams, extra);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLaunchKernel_ptsz", "f,gridDimX,gridDimY,gridDimZ,blockDimX,blockDimY,blockDimZ,sharedMemBytes,hStream,kernelParams,extra", "xuuuuuuuxPP", (const uint64_t[]){SG_TRACE_VALUE(f), SG_TRACE_VALUE(gridDimX), SG_TRACE_VALUE(gridDimY), SG_TRACE_VALUE(gridDimZ), SG_TRACE_VALUE(blockDimX), SG_TRACE_VALUE(blockDimY), SG_TRACE_VALUE(blockDimZ), SG_TRACE_VALUE(sharedMemBytes), (uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)kernelParams, (uint64_t)(uintptr_t)extra}, result);
-    return result;
+        sg_trace("cuLaunchKernel_ptsz", "f,gridDimX,gridDimY,gridDimZ,blockDimX,blockDimY,blockDimZ,sharedMemBytes,hStream,kernelParams,extra", "xuuuuuuuxPP", (const uint64_t[]){SG_TRACE_VALUE(f), SG_TRACE_VALUE(gridDimX), SG_TRACE_VALUE(gridDimY), SG_TRACE_VALUE(gridDimZ), SG_TRACE_VALUE(blockDimX), SG_TRACE_VALUE(blockDimY), SG_TRACE_VALUE(blockDimZ), SG_TRACE_VALUE(sharedMemBytes), (uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)kernelParams, (uint64_t)(uintptr_t)extra}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra)
 {
-    CUresult result = sg_hand_cuLaunchKernelEx(config, f, kernelParams, extra);
+    CUresult sg_result = sg_hand_cuLaunchKernelEx(config, f, kernelParams, extra);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLaunchKernelEx_ptsz", "config,f,kernelParams,extra", "pxPP", (const uint64_t[]){(uint64_t)(uintptr_t)config, SG_TRACE_VALUE(f), (uint64_t)(uintptr_t)kernelParams, (uint64_t)(uintptr_t)extra}, result);
-    return result;
+        sg_trace("cuLaunchKernelEx_ptsz", "config,f,kernelParams,extra", "pxPP", (const uint64_t[]){(uint64_t)(uintptr_t)config, SG_TRACE_VALUE(f), (uint64_t)(uintptr_t)kernelParams, (uint64_t)(uintptr_t)extra}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream, void **kernelParams)
 {
-    CUresult result = sg_hand_cuLaunchCooperativeKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, SG_PER_THREAD(hStream), kernelParams);
+    CUresult sg_result = sg_hand_cuLaunchCooperativeKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, SG_PER_THREAD(hStream), kernelParams);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLaunchCooperativeKernel_ptsz", "f,gridDimX,gridDimY,gridDimZ,blockDimX,blockDimY,blockDimZ,sharedMemBytes,hStream,kernelParams", "xuuuuuuuxP", (const uint64_t[]){SG_TRACE_VALUE(f), SG_TRACE_VALUE(gridDimX), SG_TRACE_VALUE(gridDimY), SG_TRACE_VALUE(gridDimZ), SG_TRACE_VALUE(blockDimX), SG_TRACE_VALUE(blockDimY), SG_TRACE_VALUE(blockDimZ), SG_TRACE_VALUE(sharedMemBytes), (uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)kernelParams}, result);
-    return result;
+        sg_trace("cuLaunchCooperativeKernel_ptsz", "f,gridDimX,gridDimY,gridDimZ,blockDimX,blockDimY,blockDimZ,sharedMemBytes,hStream,kernelParams", "xuuuuuuuxP", (const uint64_t[]){SG_TRACE_VALUE(f), SG_TRACE_VALUE(gridDimX), SG_TRACE_VALUE(gridDimY), SG_TRACE_VALUE(gridDimZ), SG_TRACE_VALUE(blockDimX), SG_TRACE_VALUE(blockDimY), SG_TRACE_VALUE(blockDimZ), SG_TRACE_VALUE(sharedMemBytes), (uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)kernelParams}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLaunchHostFunc_ptsz(CUstream hStream, CUhostFn fn, void *userData)
 {
-    CUresult result = sg_hand_cuLaunchHostFunc(SG_PER_THREAD(hStream), fn, userData);
+    CUresult sg_result = sg_hand_cuLaunchHostFunc(SG_PER_THREAD(hStream), fn, userData);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLaunchHostFunc_ptsz", "hStream,fn,userData", "xxp", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, SG_TRACE_VALUE(fn), (uint64_t)(uintptr_t)userData}, result);
-    return result;
+        sg_trace("cuLaunchHostFunc_ptsz", "hStream,fn,userData", "xxp", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, SG_TRACE_VALUE(fn), (uint64_t)(uintptr_t)userData}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLaunchHostFunc_v2_ptsz(CUstream hStream, CUhostFn fn, void *userData, unsigned int syncMode)
 {
-    CUresult result = sg_unknown("cuLaunchHostFunc_v2_ptsz");
+    CUresult sg_result = sg_unknown("cuLaunchHostFunc_v2_ptsz");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLaunchHostFunc_v2_ptsz", "hStream,fn,userData,syncMode", "xxpu", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, SG_TRACE_VALUE(fn), (uint64_t)(uintptr_t)userData, SG_TRACE_VALUE(syncMode)}, result);
-    return result;
+        sg_trace("cuLaunchHostFunc_v2_ptsz", "hStream,fn,userData,syncMode", "xxpu", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, SG_TRACE_VALUE(fn), (uint64_t)(uintptr_t)userData, SG_TRACE_VALUE(syncMode)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuFuncSetBlockShape(CUfunction hfunc, int x, int y, int z)
 {
-    CUresult result = sg_unknown("cuFuncSetBlockShape");
+    CUresult sg_result = sg_unknown("cuFuncSetBlockShape");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuFuncSetBlockShape", "hfunc,x,y,z", "xiii", (const uint64_t[]){SG_TRACE_VALUE(hfunc), SG_TRACE_VALUE(x), SG_TRACE_VALUE(y), SG_TRACE_VALUE(z)}, result);
-    return result;
+        sg_trace("cuFuncSetBlockShape", "hfunc,x,y,z", "xiii", (const uint64_t[]){SG_TRACE_VALUE(hfunc), SG_TRACE_VALUE(x), SG_TRACE_VALUE(y), SG_TRACE_VALUE(z)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuFuncSetSharedSize(CUfunction hfunc, unsigned int bytes)
 {
-    CUresult result = sg_unknown("cuFuncSetSharedSize");
+    CUresult sg_result = sg_unknown("cuFuncSetSharedSize");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuFuncSetSharedSize", "hfunc,bytes", "xu", (const uint64_t[]){SG_TRACE_VALUE(hfunc), SG_TRACE_VALUE(bytes)}, result);
-    return result;
+        sg_trace("cuFuncSetSharedSize", "hfunc,bytes", "xu", (const uint64_t[]){SG_TRACE_VALUE(hfunc), SG_TRACE_VALUE(bytes)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuParamSetSize(CUfunction hfunc, unsigned int numbytes)
 {
-    CUresult result = sg_unknown("cuParamSetSize");
+    CUresult sg_result = sg_unknown("cuParamSetSize");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuParamSetSize", "hfunc,numbytes", "xu", (const uint64_t[]){SG_TRACE_VALUE(hfunc), SG_TRACE_VALUE(numbytes)}, result);
-    return result;
+        sg_trace("cuParamSetSize", "hfunc,numbytes", "xu", (const uint64_t[]){SG_TRACE_VALUE(hfunc), SG_TRACE_VALUE(numbytes)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuParamSeti(CUfunction hfunc, int offset, unsigned int value)
 {
-    CUresult result = sg_unknown("cuParamSeti");
+    CUresult sg_result = sg_unknown("cuParamSeti");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuParamSeti", "hfunc,offset,value", "xiu", (const uint64_t[]){SG_TRACE_VALUE(hfunc), SG_TRACE_VALUE(offset), SG_TRACE_VALUE(value)}, result);
-    return result;
+        sg_trace("cuParamSeti", "hfunc,offset,value", "xiu", (const uint64_t[]){SG_TRACE_VALUE(hfunc), SG_TRACE_VALUE(offset), SG_TRACE_VALUE(value)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuParamSetf(CUfunction hfunc, int offset, float value)
 {
-    CUresult result = sg_unknown("cuParamSetf");
+    CUresult sg_result = sg_unknown("cuParamSetf");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuParamSetf", "hfunc,offset,value", "xif", (const uint64_t[]){SG_TRACE_VALUE(hfunc), SG_TRACE_VALUE(offset), SG_TRACE_VALUE(value)}, result);
-    return result;
+        sg_trace("cuParamSetf", "hfunc,offset,value", "xif", (const uint64_t[]){SG_TRACE_VALUE(hfunc), SG_TRACE_VALUE(offset), SG_TRACE_VALUE(value)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuParamSetv(CUfunction hfunc, int offset, void *ptr, unsigned int numbytes)
 {
-    CUresult result = sg_unknown("cuParamSetv");
+    CUresult sg_result = sg_unknown("cuParamSetv");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuParamSetv", "hfunc,offset,ptr,numbytes", "xipu", (const uint64_t[]){SG_TRACE_VALUE(hfunc), SG_TRACE_VALUE(offset), (uint64_t)(uintptr_t)ptr, SG_TRACE_VALUE(numbytes)}, result);
-    return result;
+        sg_trace("cuParamSetv", "hfunc,offset,ptr,numbytes", "xipu", (const uint64_t[]){SG_TRACE_VALUE(hfunc), SG_TRACE_VALUE(offset), (uint64_t)(uintptr_t)ptr, SG_TRACE_VALUE(numbytes)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLaunch(CUfunction f)
 {
-    CUresult result = sg_unknown("cuLaunch");
+    CUresult sg_result = sg_unknown("cuLaunch");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLaunch", "f", "x", (const uint64_t[]){SG_TRACE_VALUE(f)}, result);
-    return result;
+        sg_trace("cuLaunch", "f", "x", (const uint64_t[]){SG_TRACE_VALUE(f)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLaunchGrid(CUfunction f, int grid_width, int grid_height)
 {
-    CUresult result = sg_unknown("cuLaunchGrid");
+    CUresult sg_result = sg_unknown("cuLaunchGrid");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLaunchGrid", "f,grid_width,grid_height", "xii", (const uint64_t[]){SG_TRACE_VALUE(f), SG_TRACE_VALUE(grid_width), SG_TRACE_VALUE(grid_height)}, result);
-    return result;
+        sg_trace("cuLaunchGrid", "f,grid_width,grid_height", "xii", (const uint64_t[]){SG_TRACE_VALUE(f), SG_TRACE_VALUE(grid_width), SG_TRACE_VALUE(grid_height)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLaunchGridAsync(CUfunction f, int grid_width, int grid_height, CUstream hStream)
 {
-    CUresult result = sg_unknown("cuLaunchGridAsync");
+    CUresult sg_result = sg_unknown("cuLaunchGridAsync");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLaunchGridAsync", "f,grid_width,grid_height,hStream", "xiix", (const uint64_t[]){SG_TRACE_VALUE(f), SG_TRACE_VALUE(grid_width), SG_TRACE_VALUE(grid_height), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuLaunchGridAsync", "f,grid_width,grid_height,hStream", "xiix", (const uint64_t[]){SG_TRACE_VALUE(f), SG_TRACE_VALUE(grid_width), SG_TRACE_VALUE(grid_height), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launchParamsList, unsigned int numDevices, unsigned int flags)
 {
-    CUresult result = sg_declined("cuLaunchCooperativeKernelMultiDevice", "a launch on several devices at once is not supported", "a rank opens one device (decision 0001)");
+    CUresult sg_result = sg_declined("cuLaunchCooperativeKernelMultiDevice", "a launch on several devices at once is not supported", "a rank opens one device (decision 0001)");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLaunchCooperativeKernelMultiDevice", "launchParamsList,numDevices,flags", "puu", (const uint64_t[]){(uint64_t)(uintptr_t)launchParamsList, SG_TRACE_VALUE(numDevices), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuLaunchCooperativeKernelMultiDevice", "launchParamsList,numDevices,flags", "puu", (const uint64_t[]){(uint64_t)(uintptr_t)launchParamsList, SG_TRACE_VALUE(numDevices), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuParamSetTexRef(CUfunction hfunc, int texunit, CUtexref hTexRef)
 {
-    CUresult result = sg_unknown("cuParamSetTexRef");
+    CUresult sg_result = sg_unknown("cuParamSetTexRef");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuParamSetTexRef", "hfunc,texunit,hTexRef", "xix", (const uint64_t[]){SG_TRACE_VALUE(hfunc), SG_TRACE_VALUE(texunit), SG_TRACE_VALUE(hTexRef)}, result);
-    return result;
+        sg_trace("cuParamSetTexRef", "hfunc,texunit,hTexRef", "xix", (const uint64_t[]){SG_TRACE_VALUE(hfunc), SG_TRACE_VALUE(texunit), SG_TRACE_VALUE(hTexRef)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuFuncSetSharedMemConfig(CUfunction hfunc, CUsharedconfig config)
 {
-    CUresult result = sg_hand_cuFuncSetSharedMemConfig(hfunc, config);
+    CUresult sg_result = sg_hand_cuFuncSetSharedMemConfig(hfunc, config);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuFuncSetSharedMemConfig", "hfunc,config", "xx", (const uint64_t[]){SG_TRACE_VALUE(hfunc), SG_TRACE_VALUE(config)}, result);
-    return result;
+        sg_trace("cuFuncSetSharedMemConfig", "hfunc,config", "xx", (const uint64_t[]){SG_TRACE_VALUE(hfunc), SG_TRACE_VALUE(config)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphCreate(CUgraph *phGraph, unsigned int flags)
 {
-    CUresult result = sg_send_cuGraphCreate(phGraph, flags);
+    CUresult sg_result = sg_send_cuGraphCreate(phGraph, flags);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphCreate", "phGraph,flags", "Xu", (const uint64_t[]){(uint64_t)(uintptr_t)phGraph, SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuGraphCreate", "phGraph,flags", "Xu", (const uint64_t[]){(uint64_t)(uintptr_t)phGraph, SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphAddKernelNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, const CUDA_KERNEL_NODE_PARAMS *nodeParams)
 {
-    CUresult result = sg_hand_cuGraphAddKernelNode_v2(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
+    CUresult sg_result = sg_hand_cuGraphAddKernelNode_v2(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphAddKernelNode_v2", "phGraphNode,hGraph,dependencies,numDependencies,nodeParams", "Xxpxp", (const uint64_t[]){(uint64_t)(uintptr_t)phGraphNode, SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)dependencies, SG_TRACE_VALUE(numDependencies), (uint64_t)(uintptr_t)nodeParams}, result);
-    return result;
+        sg_trace("cuGraphAddKernelNode_v2", "phGraphNode,hGraph,dependencies,numDependencies,nodeParams", "Xxpxp", (const uint64_t[]){(uint64_t)(uintptr_t)phGraphNode, SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)dependencies, SG_TRACE_VALUE(numDependencies), (uint64_t)(uintptr_t)nodeParams}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphKernelNodeGetParams_v2(CUgraphNode hNode, CUDA_KERNEL_NODE_PARAMS *nodeParams)
 {
-    CUresult result = sg_unknown("cuGraphKernelNodeGetParams_v2");
+    CUresult sg_result = sg_unknown("cuGraphKernelNodeGetParams_v2");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphKernelNodeGetParams_v2", "hNode,nodeParams", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams}, result);
-    return result;
+        sg_trace("cuGraphKernelNodeGetParams_v2", "hNode,nodeParams", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphKernelNodeSetParams_v2(CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS *nodeParams)
 {
-    CUresult result = sg_hand_cuGraphKernelNodeSetParams_v2(hNode, nodeParams);
+    CUresult sg_result = sg_hand_cuGraphKernelNodeSetParams_v2(hNode, nodeParams);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphKernelNodeSetParams_v2", "hNode,nodeParams", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams}, result);
-    return result;
+        sg_trace("cuGraphKernelNodeSetParams_v2", "hNode,nodeParams", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphAddMemcpyNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, const CUDA_MEMCPY3D *copyParams, CUcontext ctx)
 {
-    CUresult result = sg_hand_cuGraphAddMemcpyNode(phGraphNode, hGraph, dependencies, numDependencies, copyParams, ctx);
+    CUresult sg_result = sg_hand_cuGraphAddMemcpyNode(phGraphNode, hGraph, dependencies, numDependencies, copyParams, ctx);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphAddMemcpyNode", "phGraphNode,hGraph,dependencies,numDependencies,copyParams,ctx", "Xxpxpx", (const uint64_t[]){(uint64_t)(uintptr_t)phGraphNode, SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)dependencies, SG_TRACE_VALUE(numDependencies), (uint64_t)(uintptr_t)copyParams, SG_TRACE_VALUE(ctx)}, result);
-    return result;
+        sg_trace("cuGraphAddMemcpyNode", "phGraphNode,hGraph,dependencies,numDependencies,copyParams,ctx", "Xxpxpx", (const uint64_t[]){(uint64_t)(uintptr_t)phGraphNode, SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)dependencies, SG_TRACE_VALUE(numDependencies), (uint64_t)(uintptr_t)copyParams, SG_TRACE_VALUE(ctx)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphMemcpyNodeGetParams(CUgraphNode hNode, CUDA_MEMCPY3D *nodeParams)
 {
-    CUresult result = sg_unknown("cuGraphMemcpyNodeGetParams");
+    CUresult sg_result = sg_unknown("cuGraphMemcpyNodeGetParams");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphMemcpyNodeGetParams", "hNode,nodeParams", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams}, result);
-    return result;
+        sg_trace("cuGraphMemcpyNodeGetParams", "hNode,nodeParams", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphMemcpyNodeSetParams(CUgraphNode hNode, const CUDA_MEMCPY3D *nodeParams)
 {
-    CUresult result = sg_hand_cuGraphMemcpyNodeSetParams(hNode, nodeParams);
+    CUresult sg_result = sg_hand_cuGraphMemcpyNodeSetParams(hNode, nodeParams);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphMemcpyNodeSetParams", "hNode,nodeParams", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams}, result);
-    return result;
+        sg_trace("cuGraphMemcpyNodeSetParams", "hNode,nodeParams", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphAddMemsetNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, const CUDA_MEMSET_NODE_PARAMS *memsetParams, CUcontext ctx)
 {
-    CUresult result = sg_hand_cuGraphAddMemsetNode(phGraphNode, hGraph, dependencies, numDependencies, memsetParams, ctx);
+    CUresult sg_result = sg_hand_cuGraphAddMemsetNode(phGraphNode, hGraph, dependencies, numDependencies, memsetParams, ctx);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphAddMemsetNode", "phGraphNode,hGraph,dependencies,numDependencies,memsetParams,ctx", "Xxpxpx", (const uint64_t[]){(uint64_t)(uintptr_t)phGraphNode, SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)dependencies, SG_TRACE_VALUE(numDependencies), (uint64_t)(uintptr_t)memsetParams, SG_TRACE_VALUE(ctx)}, result);
-    return result;
+        sg_trace("cuGraphAddMemsetNode", "phGraphNode,hGraph,dependencies,numDependencies,memsetParams,ctx", "Xxpxpx", (const uint64_t[]){(uint64_t)(uintptr_t)phGraphNode, SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)dependencies, SG_TRACE_VALUE(numDependencies), (uint64_t)(uintptr_t)memsetParams, SG_TRACE_VALUE(ctx)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphMemsetNodeGetParams(CUgraphNode hNode, CUDA_MEMSET_NODE_PARAMS *nodeParams)
 {
-    CUresult result = sg_unknown("cuGraphMemsetNodeGetParams");
+    CUresult sg_result = sg_unknown("cuGraphMemsetNodeGetParams");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphMemsetNodeGetParams", "hNode,nodeParams", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams}, result);
-    return result;
+        sg_trace("cuGraphMemsetNodeGetParams", "hNode,nodeParams", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphMemsetNodeSetParams(CUgraphNode hNode, const CUDA_MEMSET_NODE_PARAMS *nodeParams)
 {
-    CUresult result = sg_hand_cuGraphMemsetNodeSetParams(hNode, nodeParams);
+    CUresult sg_result = sg_hand_cuGraphMemsetNodeSetParams(hNode, nodeParams);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphMemsetNodeSetParams", "hNode,nodeParams", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams}, result);
-    return result;
+        sg_trace("cuGraphMemsetNodeSetParams", "hNode,nodeParams", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphAddHostNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, const CUDA_HOST_NODE_PARAMS *nodeParams)
 {
-    CUresult result = sg_declined("cuGraphAddHostNode", "host nodes and other node kinds with host memory are not supported in graphs", "launch the host function on a stream");
+    CUresult sg_result = sg_declined("cuGraphAddHostNode", "host nodes and other node kinds with host memory are not supported in graphs", "launch the host function on a stream");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphAddHostNode", "phGraphNode,hGraph,dependencies,numDependencies,nodeParams", "Xxpxp", (const uint64_t[]){(uint64_t)(uintptr_t)phGraphNode, SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)dependencies, SG_TRACE_VALUE(numDependencies), (uint64_t)(uintptr_t)nodeParams}, result);
-    return result;
+        sg_trace("cuGraphAddHostNode", "phGraphNode,hGraph,dependencies,numDependencies,nodeParams", "Xxpxp", (const uint64_t[]){(uint64_t)(uintptr_t)phGraphNode, SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)dependencies, SG_TRACE_VALUE(numDependencies), (uint64_t)(uintptr_t)nodeParams}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphHostNodeGetParams(CUgraphNode hNode, CUDA_HOST_NODE_PARAMS *nodeParams)
 {
-    CUresult result = sg_declined("cuGraphHostNodeGetParams", "host nodes and other node kinds with host memory are not supported in graphs", "launch the host function on a stream");
+    CUresult sg_result = sg_declined("cuGraphHostNodeGetParams", "host nodes and other node kinds with host memory are not supported in graphs", "launch the host function on a stream");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphHostNodeGetParams", "hNode,nodeParams", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams}, result);
-    return result;
+        sg_trace("cuGraphHostNodeGetParams", "hNode,nodeParams", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphHostNodeSetParams(CUgraphNode hNode, const CUDA_HOST_NODE_PARAMS *nodeParams)
 {
-    CUresult result = sg_declined("cuGraphHostNodeSetParams", "host nodes and other node kinds with host memory are not supported in graphs", "launch the host function on a stream");
+    CUresult sg_result = sg_declined("cuGraphHostNodeSetParams", "host nodes and other node kinds with host memory are not supported in graphs", "launch the host function on a stream");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphHostNodeSetParams", "hNode,nodeParams", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams}, result);
-    return result;
+        sg_trace("cuGraphHostNodeSetParams", "hNode,nodeParams", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphAddChildGraphNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, CUgraph childGraph)
 {
-    CUresult result = sg_hand_cuGraphAddChildGraphNode(phGraphNode, hGraph, dependencies, numDependencies, childGraph);
+    CUresult sg_result = sg_hand_cuGraphAddChildGraphNode(phGraphNode, hGraph, dependencies, numDependencies, childGraph);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphAddChildGraphNode", "phGraphNode,hGraph,dependencies,numDependencies,childGraph", "Xxpxx", (const uint64_t[]){(uint64_t)(uintptr_t)phGraphNode, SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)dependencies, SG_TRACE_VALUE(numDependencies), SG_TRACE_VALUE(childGraph)}, result);
-    return result;
+        sg_trace("cuGraphAddChildGraphNode", "phGraphNode,hGraph,dependencies,numDependencies,childGraph", "Xxpxx", (const uint64_t[]){(uint64_t)(uintptr_t)phGraphNode, SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)dependencies, SG_TRACE_VALUE(numDependencies), SG_TRACE_VALUE(childGraph)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph *phGraph)
 {
-    CUresult result = sg_unknown("cuGraphChildGraphNodeGetGraph");
+    CUresult sg_result = sg_unknown("cuGraphChildGraphNodeGetGraph");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphChildGraphNodeGetGraph", "hNode,phGraph", "xX", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)phGraph}, result);
-    return result;
+        sg_trace("cuGraphChildGraphNodeGetGraph", "hNode,phGraph", "xX", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)phGraph}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphAddEmptyNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies)
 {
-    CUresult result = sg_hand_cuGraphAddEmptyNode(phGraphNode, hGraph, dependencies, numDependencies);
+    CUresult sg_result = sg_hand_cuGraphAddEmptyNode(phGraphNode, hGraph, dependencies, numDependencies);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphAddEmptyNode", "phGraphNode,hGraph,dependencies,numDependencies", "Xxpx", (const uint64_t[]){(uint64_t)(uintptr_t)phGraphNode, SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)dependencies, SG_TRACE_VALUE(numDependencies)}, result);
-    return result;
+        sg_trace("cuGraphAddEmptyNode", "phGraphNode,hGraph,dependencies,numDependencies", "Xxpx", (const uint64_t[]){(uint64_t)(uintptr_t)phGraphNode, SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)dependencies, SG_TRACE_VALUE(numDependencies)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphAddEventRecordNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, CUevent event)
 {
-    CUresult result = sg_hand_cuGraphAddEventRecordNode(phGraphNode, hGraph, dependencies, numDependencies, event);
+    CUresult sg_result = sg_hand_cuGraphAddEventRecordNode(phGraphNode, hGraph, dependencies, numDependencies, event);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphAddEventRecordNode", "phGraphNode,hGraph,dependencies,numDependencies,event", "Xxpxx", (const uint64_t[]){(uint64_t)(uintptr_t)phGraphNode, SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)dependencies, SG_TRACE_VALUE(numDependencies), SG_TRACE_VALUE(event)}, result);
-    return result;
+        sg_trace("cuGraphAddEventRecordNode", "phGraphNode,hGraph,dependencies,numDependencies,event", "Xxpxx", (const uint64_t[]){(uint64_t)(uintptr_t)phGraphNode, SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)dependencies, SG_TRACE_VALUE(numDependencies), SG_TRACE_VALUE(event)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphEventRecordNodeGetEvent(CUgraphNode hNode, CUevent *event_out)
 {
-    CUresult result = sg_unknown("cuGraphEventRecordNodeGetEvent");
+    CUresult sg_result = sg_unknown("cuGraphEventRecordNodeGetEvent");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphEventRecordNodeGetEvent", "hNode,event_out", "xX", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)event_out}, result);
-    return result;
+        sg_trace("cuGraphEventRecordNodeGetEvent", "hNode,event_out", "xX", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)event_out}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphEventRecordNodeSetEvent(CUgraphNode hNode, CUevent event)
 {
-    CUresult result = sg_unknown("cuGraphEventRecordNodeSetEvent");
+    CUresult sg_result = sg_unknown("cuGraphEventRecordNodeSetEvent");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphEventRecordNodeSetEvent", "hNode,event", "xx", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, SG_TRACE_VALUE(event)}, result);
-    return result;
+        sg_trace("cuGraphEventRecordNodeSetEvent", "hNode,event", "xx", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, SG_TRACE_VALUE(event)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphAddEventWaitNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, CUevent event)
 {
-    CUresult result = sg_hand_cuGraphAddEventWaitNode(phGraphNode, hGraph, dependencies, numDependencies, event);
+    CUresult sg_result = sg_hand_cuGraphAddEventWaitNode(phGraphNode, hGraph, dependencies, numDependencies, event);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphAddEventWaitNode", "phGraphNode,hGraph,dependencies,numDependencies,event", "Xxpxx", (const uint64_t[]){(uint64_t)(uintptr_t)phGraphNode, SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)dependencies, SG_TRACE_VALUE(numDependencies), SG_TRACE_VALUE(event)}, result);
-    return result;
+        sg_trace("cuGraphAddEventWaitNode", "phGraphNode,hGraph,dependencies,numDependencies,event", "Xxpxx", (const uint64_t[]){(uint64_t)(uintptr_t)phGraphNode, SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)dependencies, SG_TRACE_VALUE(numDependencies), SG_TRACE_VALUE(event)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphEventWaitNodeGetEvent(CUgraphNode hNode, CUevent *event_out)
 {
-    CUresult result = sg_unknown("cuGraphEventWaitNodeGetEvent");
+    CUresult sg_result = sg_unknown("cuGraphEventWaitNodeGetEvent");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphEventWaitNodeGetEvent", "hNode,event_out", "xX", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)event_out}, result);
-    return result;
+        sg_trace("cuGraphEventWaitNodeGetEvent", "hNode,event_out", "xX", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)event_out}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphEventWaitNodeSetEvent(CUgraphNode hNode, CUevent event)
 {
-    CUresult result = sg_unknown("cuGraphEventWaitNodeSetEvent");
+    CUresult sg_result = sg_unknown("cuGraphEventWaitNodeSetEvent");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphEventWaitNodeSetEvent", "hNode,event", "xx", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, SG_TRACE_VALUE(event)}, result);
-    return result;
+        sg_trace("cuGraphEventWaitNodeSetEvent", "hNode,event", "xx", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, SG_TRACE_VALUE(event)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphAddExternalSemaphoresSignalNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, const CUDA_EXT_SEM_SIGNAL_NODE_PARAMS *nodeParams)
 {
-    CUresult result = sg_declined("cuGraphAddExternalSemaphoresSignalNode", "host nodes and other node kinds with host memory are not supported in graphs", "launch the host function on a stream");
+    CUresult sg_result = sg_declined("cuGraphAddExternalSemaphoresSignalNode", "host nodes and other node kinds with host memory are not supported in graphs", "launch the host function on a stream");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphAddExternalSemaphoresSignalNode", "phGraphNode,hGraph,dependencies,numDependencies,nodeParams", "Xxpxp", (const uint64_t[]){(uint64_t)(uintptr_t)phGraphNode, SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)dependencies, SG_TRACE_VALUE(numDependencies), (uint64_t)(uintptr_t)nodeParams}, result);
-    return result;
+        sg_trace("cuGraphAddExternalSemaphoresSignalNode", "phGraphNode,hGraph,dependencies,numDependencies,nodeParams", "Xxpxp", (const uint64_t[]){(uint64_t)(uintptr_t)phGraphNode, SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)dependencies, SG_TRACE_VALUE(numDependencies), (uint64_t)(uintptr_t)nodeParams}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphExternalSemaphoresSignalNodeGetParams(CUgraphNode hNode, CUDA_EXT_SEM_SIGNAL_NODE_PARAMS *params_out)
 {
-    CUresult result = sg_unknown("cuGraphExternalSemaphoresSignalNodeGetParams");
+    CUresult sg_result = sg_unknown("cuGraphExternalSemaphoresSignalNodeGetParams");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphExternalSemaphoresSignalNodeGetParams", "hNode,params_out", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)params_out}, result);
-    return result;
+        sg_trace("cuGraphExternalSemaphoresSignalNodeGetParams", "hNode,params_out", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)params_out}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphExternalSemaphoresSignalNodeSetParams(CUgraphNode hNode, const CUDA_EXT_SEM_SIGNAL_NODE_PARAMS *nodeParams)
 {
-    CUresult result = sg_unknown("cuGraphExternalSemaphoresSignalNodeSetParams");
+    CUresult sg_result = sg_unknown("cuGraphExternalSemaphoresSignalNodeSetParams");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphExternalSemaphoresSignalNodeSetParams", "hNode,nodeParams", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams}, result);
-    return result;
+        sg_trace("cuGraphExternalSemaphoresSignalNodeSetParams", "hNode,nodeParams", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphAddExternalSemaphoresWaitNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, const CUDA_EXT_SEM_WAIT_NODE_PARAMS *nodeParams)
 {
-    CUresult result = sg_declined("cuGraphAddExternalSemaphoresWaitNode", "host nodes and other node kinds with host memory are not supported in graphs", "launch the host function on a stream");
+    CUresult sg_result = sg_declined("cuGraphAddExternalSemaphoresWaitNode", "host nodes and other node kinds with host memory are not supported in graphs", "launch the host function on a stream");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphAddExternalSemaphoresWaitNode", "phGraphNode,hGraph,dependencies,numDependencies,nodeParams", "Xxpxp", (const uint64_t[]){(uint64_t)(uintptr_t)phGraphNode, SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)dependencies, SG_TRACE_VALUE(numDependencies), (uint64_t)(uintptr_t)nodeParams}, result);
-    return result;
+        sg_trace("cuGraphAddExternalSemaphoresWaitNode", "phGraphNode,hGraph,dependencies,numDependencies,nodeParams", "Xxpxp", (const uint64_t[]){(uint64_t)(uintptr_t)phGraphNode, SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)dependencies, SG_TRACE_VALUE(numDependencies), (uint64_t)(uintptr_t)nodeParams}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphExternalSemaphoresWaitNodeGetParams(CUgraphNode hNode, CUDA_EXT_SEM_WAIT_NODE_PARAMS *params_out)
 {
-    CUresult result = sg_unknown("cuGraphExternalSemaphoresWaitNodeGetParams");
+    CUresult sg_result = sg_unknown("cuGraphExternalSemaphoresWaitNodeGetParams");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphExternalSemaphoresWaitNodeGetParams", "hNode,params_out", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)params_out}, result);
-    return result;
+        sg_trace("cuGraphExternalSemaphoresWaitNodeGetParams", "hNode,params_out", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)params_out}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphExternalSemaphoresWaitNodeSetParams(CUgraphNode hNode, const CUDA_EXT_SEM_WAIT_NODE_PARAMS *nodeParams)
 {
-    CUresult result = sg_unknown("cuGraphExternalSemaphoresWaitNodeSetParams");
+    CUresult sg_result = sg_unknown("cuGraphExternalSemaphoresWaitNodeSetParams");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphExternalSemaphoresWaitNodeSetParams", "hNode,nodeParams", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams}, result);
-    return result;
+        sg_trace("cuGraphExternalSemaphoresWaitNodeSetParams", "hNode,nodeParams", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphAddBatchMemOpNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams)
 {
-    CUresult result = sg_declined("cuGraphAddBatchMemOpNode", "host nodes and other node kinds with host memory are not supported in graphs", "launch the host function on a stream");
+    CUresult sg_result = sg_declined("cuGraphAddBatchMemOpNode", "host nodes and other node kinds with host memory are not supported in graphs", "launch the host function on a stream");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphAddBatchMemOpNode", "phGraphNode,hGraph,dependencies,numDependencies,nodeParams", "Xxpxp", (const uint64_t[]){(uint64_t)(uintptr_t)phGraphNode, SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)dependencies, SG_TRACE_VALUE(numDependencies), (uint64_t)(uintptr_t)nodeParams}, result);
-    return result;
+        sg_trace("cuGraphAddBatchMemOpNode", "phGraphNode,hGraph,dependencies,numDependencies,nodeParams", "Xxpxp", (const uint64_t[]){(uint64_t)(uintptr_t)phGraphNode, SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)dependencies, SG_TRACE_VALUE(numDependencies), (uint64_t)(uintptr_t)nodeParams}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphBatchMemOpNodeGetParams(CUgraphNode hNode, CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams_out)
 {
-    CUresult result = sg_unknown("cuGraphBatchMemOpNodeGetParams");
+    CUresult sg_result = sg_unknown("cuGraphBatchMemOpNodeGetParams");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphBatchMemOpNodeGetParams", "hNode,nodeParams_out", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams_out}, result);
-    return result;
+        sg_trace("cuGraphBatchMemOpNodeGetParams", "hNode,nodeParams_out", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams_out}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphBatchMemOpNodeSetParams(CUgraphNode hNode, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams)
 {
-    CUresult result = sg_unknown("cuGraphBatchMemOpNodeSetParams");
+    CUresult sg_result = sg_unknown("cuGraphBatchMemOpNodeSetParams");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphBatchMemOpNodeSetParams", "hNode,nodeParams", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams}, result);
-    return result;
+        sg_trace("cuGraphBatchMemOpNodeSetParams", "hNode,nodeParams", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphExecBatchMemOpNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams)
 {
-    CUresult result = sg_unknown("cuGraphExecBatchMemOpNodeSetParams");
+    CUresult sg_result = sg_unknown("cuGraphExecBatchMemOpNodeSetParams");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphExecBatchMemOpNodeSetParams", "hGraphExec,hNode,nodeParams", "xxp", (const uint64_t[]){SG_TRACE_VALUE(hGraphExec), (uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams}, result);
-    return result;
+        sg_trace("cuGraphExecBatchMemOpNodeSetParams", "hGraphExec,hNode,nodeParams", "xxp", (const uint64_t[]){SG_TRACE_VALUE(hGraphExec), (uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphAddMemAllocNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, CUDA_MEM_ALLOC_NODE_PARAMS *nodeParams)
 {
-    CUresult result = sg_declined("cuGraphAddMemAllocNode", "host nodes and other node kinds with host memory are not supported in graphs", "launch the host function on a stream");
+    CUresult sg_result = sg_declined("cuGraphAddMemAllocNode", "host nodes and other node kinds with host memory are not supported in graphs", "launch the host function on a stream");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphAddMemAllocNode", "phGraphNode,hGraph,dependencies,numDependencies,nodeParams", "Xxpxp", (const uint64_t[]){(uint64_t)(uintptr_t)phGraphNode, SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)dependencies, SG_TRACE_VALUE(numDependencies), (uint64_t)(uintptr_t)nodeParams}, result);
-    return result;
+        sg_trace("cuGraphAddMemAllocNode", "phGraphNode,hGraph,dependencies,numDependencies,nodeParams", "Xxpxp", (const uint64_t[]){(uint64_t)(uintptr_t)phGraphNode, SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)dependencies, SG_TRACE_VALUE(numDependencies), (uint64_t)(uintptr_t)nodeParams}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphMemAllocNodeGetParams(CUgraphNode hNode, CUDA_MEM_ALLOC_NODE_PARAMS *params_out)
 {
-    CUresult result = sg_unknown("cuGraphMemAllocNodeGetParams");
+    CUresult sg_result = sg_unknown("cuGraphMemAllocNodeGetParams");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphMemAllocNodeGetParams", "hNode,params_out", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)params_out}, result);
-    return result;
+        sg_trace("cuGraphMemAllocNodeGetParams", "hNode,params_out", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)params_out}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphAddMemFreeNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, CUdeviceptr dptr)
 {
-    CUresult result = sg_declined("cuGraphAddMemFreeNode", "host nodes and other node kinds with host memory are not supported in graphs", "launch the host function on a stream");
+    CUresult sg_result = sg_declined("cuGraphAddMemFreeNode", "host nodes and other node kinds with host memory are not supported in graphs", "launch the host function on a stream");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphAddMemFreeNode", "phGraphNode,hGraph,dependencies,numDependencies,dptr", "Xxpxx", (const uint64_t[]){(uint64_t)(uintptr_t)phGraphNode, SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)dependencies, SG_TRACE_VALUE(numDependencies), SG_TRACE_VALUE(dptr)}, result);
-    return result;
+        sg_trace("cuGraphAddMemFreeNode", "phGraphNode,hGraph,dependencies,numDependencies,dptr", "Xxpxx", (const uint64_t[]){(uint64_t)(uintptr_t)phGraphNode, SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)dependencies, SG_TRACE_VALUE(numDependencies), SG_TRACE_VALUE(dptr)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr *dptr_out)
 {
-    CUresult result = sg_unknown("cuGraphMemFreeNodeGetParams");
+    CUresult sg_result = sg_unknown("cuGraphMemFreeNodeGetParams");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphMemFreeNodeGetParams", "hNode,dptr_out", "xX", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)dptr_out}, result);
-    return result;
+        sg_trace("cuGraphMemFreeNodeGetParams", "hNode,dptr_out", "xX", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)dptr_out}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuDeviceGraphMemTrim(CUdevice device)
 {
-    CUresult result = sg_unknown("cuDeviceGraphMemTrim");
+    CUresult sg_result = sg_unknown("cuDeviceGraphMemTrim");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuDeviceGraphMemTrim", "device", "i", (const uint64_t[]){SG_TRACE_VALUE(device)}, result);
-    return result;
+        sg_trace("cuDeviceGraphMemTrim", "device", "i", (const uint64_t[]){SG_TRACE_VALUE(device)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void *value)
 {
-    CUresult result = sg_unknown("cuDeviceGetGraphMemAttribute");
+    CUresult sg_result = sg_unknown("cuDeviceGetGraphMemAttribute");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuDeviceGetGraphMemAttribute", "device,attr,value", "ixp", (const uint64_t[]){SG_TRACE_VALUE(device), SG_TRACE_VALUE(attr), (uint64_t)(uintptr_t)value}, result);
-    return result;
+        sg_trace("cuDeviceGetGraphMemAttribute", "device,attr,value", "ixp", (const uint64_t[]){SG_TRACE_VALUE(device), SG_TRACE_VALUE(attr), (uint64_t)(uintptr_t)value}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void *value)
 {
-    CUresult result = sg_unknown("cuDeviceSetGraphMemAttribute");
+    CUresult sg_result = sg_unknown("cuDeviceSetGraphMemAttribute");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuDeviceSetGraphMemAttribute", "device,attr,value", "ixp", (const uint64_t[]){SG_TRACE_VALUE(device), SG_TRACE_VALUE(attr), (uint64_t)(uintptr_t)value}, result);
-    return result;
+        sg_trace("cuDeviceSetGraphMemAttribute", "device,attr,value", "ixp", (const uint64_t[]){SG_TRACE_VALUE(device), SG_TRACE_VALUE(attr), (uint64_t)(uintptr_t)value}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphClone(CUgraph *phGraphClone, CUgraph originalGraph)
 {
-    CUresult result = sg_hand_cuGraphClone(phGraphClone, originalGraph);
+    CUresult sg_result = sg_hand_cuGraphClone(phGraphClone, originalGraph);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphClone", "phGraphClone,originalGraph", "Xx", (const uint64_t[]){(uint64_t)(uintptr_t)phGraphClone, SG_TRACE_VALUE(originalGraph)}, result);
-    return result;
+        sg_trace("cuGraphClone", "phGraphClone,originalGraph", "Xx", (const uint64_t[]){(uint64_t)(uintptr_t)phGraphClone, SG_TRACE_VALUE(originalGraph)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphNodeFindInClone(CUgraphNode *phNode, CUgraphNode hOriginalNode, CUgraph hClonedGraph)
 {
-    CUresult result = sg_unknown("cuGraphNodeFindInClone");
+    CUresult sg_result = sg_unknown("cuGraphNodeFindInClone");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphNodeFindInClone", "phNode,hOriginalNode,hClonedGraph", "Xxx", (const uint64_t[]){(uint64_t)(uintptr_t)phNode, (uint64_t)(uintptr_t)hOriginalNode, SG_TRACE_VALUE(hClonedGraph)}, result);
-    return result;
+        sg_trace("cuGraphNodeFindInClone", "phNode,hOriginalNode,hClonedGraph", "Xxx", (const uint64_t[]){(uint64_t)(uintptr_t)phNode, (uint64_t)(uintptr_t)hOriginalNode, SG_TRACE_VALUE(hClonedGraph)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type)
 {
-    CUresult result = sg_send_cuGraphNodeGetType(hNode, type);
+    CUresult sg_result = sg_send_cuGraphNodeGetType(hNode, type);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphNodeGetType", "hNode,type", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)type}, result);
-    return result;
+        sg_trace("cuGraphNodeGetType", "hNode,type", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)type}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphNodeGetContainingGraph(CUgraphNode hNode, CUgraph *phGraph)
 {
-    CUresult result = sg_unknown("cuGraphNodeGetContainingGraph");
+    CUresult sg_result = sg_unknown("cuGraphNodeGetContainingGraph");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphNodeGetContainingGraph", "hNode,phGraph", "xX", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)phGraph}, result);
-    return result;
+        sg_trace("cuGraphNodeGetContainingGraph", "hNode,phGraph", "xX", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)phGraph}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphNodeGetLocalId(CUgraphNode hNode, unsigned int *nodeId)
 {
-    CUresult result = sg_unknown("cuGraphNodeGetLocalId");
+    CUresult sg_result = sg_unknown("cuGraphNodeGetLocalId");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphNodeGetLocalId", "hNode,nodeId", "xU", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeId}, result);
-    return result;
+        sg_trace("cuGraphNodeGetLocalId", "hNode,nodeId", "xU", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeId}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphNodeGetToolsId(CUgraphNode hNode, unsigned long long *toolsNodeId)
 {
-    CUresult result = sg_unknown("cuGraphNodeGetToolsId");
+    CUresult sg_result = sg_unknown("cuGraphNodeGetToolsId");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphNodeGetToolsId", "hNode,toolsNodeId", "xZ", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)toolsNodeId}, result);
-    return result;
+        sg_trace("cuGraphNodeGetToolsId", "hNode,toolsNodeId", "xZ", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)toolsNodeId}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphGetId(CUgraph hGraph, unsigned int *graphId)
 {
-    CUresult result = sg_unknown("cuGraphGetId");
+    CUresult sg_result = sg_unknown("cuGraphGetId");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphGetId", "hGraph,graphId", "xU", (const uint64_t[]){SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)graphId}, result);
-    return result;
+        sg_trace("cuGraphGetId", "hGraph,graphId", "xU", (const uint64_t[]){SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)graphId}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphExecGetId(CUgraphExec hGraphExec, unsigned int *graphId)
 {
-    CUresult result = sg_unknown("cuGraphExecGetId");
+    CUresult sg_result = sg_unknown("cuGraphExecGetId");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphExecGetId", "hGraphExec,graphId", "xU", (const uint64_t[]){SG_TRACE_VALUE(hGraphExec), (uint64_t)(uintptr_t)graphId}, result);
-    return result;
+        sg_trace("cuGraphExecGetId", "hGraphExec,graphId", "xU", (const uint64_t[]){SG_TRACE_VALUE(hGraphExec), (uint64_t)(uintptr_t)graphId}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphGetNodes(CUgraph hGraph, CUgraphNode *nodes, size_t *numNodes)
 {
-    CUresult result = sg_hand_cuGraphGetNodes(hGraph, nodes, numNodes);
+    CUresult sg_result = sg_hand_cuGraphGetNodes(hGraph, nodes, numNodes);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphGetNodes", "hGraph,nodes,numNodes", "xXZ", (const uint64_t[]){SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)nodes, (uint64_t)(uintptr_t)numNodes}, result);
-    return result;
+        sg_trace("cuGraphGetNodes", "hGraph,nodes,numNodes", "xXZ", (const uint64_t[]){SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)nodes, (uint64_t)(uintptr_t)numNodes}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphGetRootNodes(CUgraph hGraph, CUgraphNode *rootNodes, size_t *numRootNodes)
 {
-    CUresult result = sg_hand_cuGraphGetRootNodes(hGraph, rootNodes, numRootNodes);
+    CUresult sg_result = sg_hand_cuGraphGetRootNodes(hGraph, rootNodes, numRootNodes);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphGetRootNodes", "hGraph,rootNodes,numRootNodes", "xXZ", (const uint64_t[]){SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)rootNodes, (uint64_t)(uintptr_t)numRootNodes}, result);
-    return result;
+        sg_trace("cuGraphGetRootNodes", "hGraph,rootNodes,numRootNodes", "xXZ", (const uint64_t[]){SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)rootNodes, (uint64_t)(uintptr_t)numRootNodes}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphGetEdges_v2(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to, CUgraphEdgeData *edgeData, size_t *numEdges)
 {
-    CUresult result = sg_unknown("cuGraphGetEdges_v2");
+    CUresult sg_result = sg_unknown("cuGraphGetEdges_v2");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphGetEdges_v2", "hGraph,from,to,edgeData,numEdges", "xXXpZ", (const uint64_t[]){SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)from, (uint64_t)(uintptr_t)to, (uint64_t)(uintptr_t)edgeData, (uint64_t)(uintptr_t)numEdges}, result);
-    return result;
+        sg_trace("cuGraphGetEdges_v2", "hGraph,from,to,edgeData,numEdges", "xXXpZ", (const uint64_t[]){SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)from, (uint64_t)(uintptr_t)to, (uint64_t)(uintptr_t)edgeData, (uint64_t)(uintptr_t)numEdges}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphNodeGetDependencies_v2(CUgraphNode hNode, CUgraphNode *dependencies, CUgraphEdgeData *edgeData, size_t *numDependencies)
 {
-    CUresult result = sg_unknown("cuGraphNodeGetDependencies_v2");
+    CUresult sg_result = sg_unknown("cuGraphNodeGetDependencies_v2");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphNodeGetDependencies_v2", "hNode,dependencies,edgeData,numDependencies", "xXpZ", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)dependencies, (uint64_t)(uintptr_t)edgeData, (uint64_t)(uintptr_t)numDependencies}, result);
-    return result;
+        sg_trace("cuGraphNodeGetDependencies_v2", "hNode,dependencies,edgeData,numDependencies", "xXpZ", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)dependencies, (uint64_t)(uintptr_t)edgeData, (uint64_t)(uintptr_t)numDependencies}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphNodeGetDependentNodes_v2(CUgraphNode hNode, CUgraphNode *dependentNodes, CUgraphEdgeData *edgeData, size_t *numDependentNodes)
 {
-    CUresult result = sg_unknown("cuGraphNodeGetDependentNodes_v2");
+    CUresult sg_result = sg_unknown("cuGraphNodeGetDependentNodes_v2");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphNodeGetDependentNodes_v2", "hNode,dependentNodes,edgeData,numDependentNodes", "xXpZ", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)dependentNodes, (uint64_t)(uintptr_t)edgeData, (uint64_t)(uintptr_t)numDependentNodes}, result);
-    return result;
+        sg_trace("cuGraphNodeGetDependentNodes_v2", "hNode,dependentNodes,edgeData,numDependentNodes", "xXpZ", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)dependentNodes, (uint64_t)(uintptr_t)edgeData, (uint64_t)(uintptr_t)numDependentNodes}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphAddDependencies_v2(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to, const CUgraphEdgeData *edgeData, size_t numDependencies)
 {
-    CUresult result = sg_unknown("cuGraphAddDependencies_v2");
+    CUresult sg_result = sg_unknown("cuGraphAddDependencies_v2");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphAddDependencies_v2", "hGraph,from,to,edgeData,numDependencies", "xpppx", (const uint64_t[]){SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)from, (uint64_t)(uintptr_t)to, (uint64_t)(uintptr_t)edgeData, SG_TRACE_VALUE(numDependencies)}, result);
-    return result;
+        sg_trace("cuGraphAddDependencies_v2", "hGraph,from,to,edgeData,numDependencies", "xpppx", (const uint64_t[]){SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)from, (uint64_t)(uintptr_t)to, (uint64_t)(uintptr_t)edgeData, SG_TRACE_VALUE(numDependencies)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphRemoveDependencies_v2(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to, const CUgraphEdgeData *edgeData, size_t numDependencies)
 {
-    CUresult result = sg_unknown("cuGraphRemoveDependencies_v2");
+    CUresult sg_result = sg_unknown("cuGraphRemoveDependencies_v2");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphRemoveDependencies_v2", "hGraph,from,to,edgeData,numDependencies", "xpppx", (const uint64_t[]){SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)from, (uint64_t)(uintptr_t)to, (uint64_t)(uintptr_t)edgeData, SG_TRACE_VALUE(numDependencies)}, result);
-    return result;
+        sg_trace("cuGraphRemoveDependencies_v2", "hGraph,from,to,edgeData,numDependencies", "xpppx", (const uint64_t[]){SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)from, (uint64_t)(uintptr_t)to, (uint64_t)(uintptr_t)edgeData, SG_TRACE_VALUE(numDependencies)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphDestroyNode(CUgraphNode hNode)
 {
-    CUresult result = sg_send_cuGraphDestroyNode(hNode);
+    CUresult sg_result = sg_send_cuGraphDestroyNode(hNode);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphDestroyNode", "hNode", "x", (const uint64_t[]){(uint64_t)(uintptr_t)hNode}, result);
-    return result;
+        sg_trace("cuGraphDestroyNode", "hNode", "x", (const uint64_t[]){(uint64_t)(uintptr_t)hNode}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph, unsigned long long flags)
 {
-    CUresult result = sg_hand_cuGraphInstantiateWithFlags(phGraphExec, hGraph, flags);
+    CUresult sg_result = sg_hand_cuGraphInstantiateWithFlags(phGraphExec, hGraph, flags);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphInstantiateWithFlags", "phGraphExec,hGraph,flags", "Xxx", (const uint64_t[]){(uint64_t)(uintptr_t)phGraphExec, SG_TRACE_VALUE(hGraph), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuGraphInstantiateWithFlags", "phGraphExec,hGraph,flags", "Xxx", (const uint64_t[]){(uint64_t)(uintptr_t)phGraphExec, SG_TRACE_VALUE(hGraph), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphInstantiateWithParams_ptsz(CUgraphExec *phGraphExec, CUgraph hGraph, CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
 {
-    CUresult result = sg_hand_cuGraphInstantiateWithParams(phGraphExec, hGraph, instantiateParams);
+    CUresult sg_result = sg_hand_cuGraphInstantiateWithParams(phGraphExec, hGraph, instantiateParams);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphInstantiateWithParams_ptsz", "phGraphExec,hGraph,instantiateParams", "Xxp", (const uint64_t[]){(uint64_t)(uintptr_t)phGraphExec, SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)instantiateParams}, result);
-    return result;
+        sg_trace("cuGraphInstantiateWithParams_ptsz", "phGraphExec,hGraph,instantiateParams", "Xxp", (const uint64_t[]){(uint64_t)(uintptr_t)phGraphExec, SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)instantiateParams}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphExecGetFlags(CUgraphExec hGraphExec, cuuint64_t *flags)
 {
-    CUresult result = sg_send_cuGraphExecGetFlags(hGraphExec, flags);
+    CUresult sg_result = sg_send_cuGraphExecGetFlags(hGraphExec, flags);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphExecGetFlags", "hGraphExec,flags", "xZ", (const uint64_t[]){SG_TRACE_VALUE(hGraphExec), (uint64_t)(uintptr_t)flags}, result);
-    return result;
+        sg_trace("cuGraphExecGetFlags", "hGraphExec,flags", "xZ", (const uint64_t[]){SG_TRACE_VALUE(hGraphExec), (uint64_t)(uintptr_t)flags}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphExecKernelNodeSetParams_v2(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS *nodeParams)
 {
-    CUresult result = sg_hand_cuGraphExecKernelNodeSetParams_v2(hGraphExec, hNode, nodeParams);
+    CUresult sg_result = sg_hand_cuGraphExecKernelNodeSetParams_v2(hGraphExec, hNode, nodeParams);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphExecKernelNodeSetParams_v2", "hGraphExec,hNode,nodeParams", "xxp", (const uint64_t[]){SG_TRACE_VALUE(hGraphExec), (uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams}, result);
-    return result;
+        sg_trace("cuGraphExecKernelNodeSetParams_v2", "hGraphExec,hNode,nodeParams", "xxp", (const uint64_t[]){SG_TRACE_VALUE(hGraphExec), (uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_MEMCPY3D *copyParams, CUcontext ctx)
 {
-    CUresult result = sg_hand_cuGraphExecMemcpyNodeSetParams(hGraphExec, hNode, copyParams, ctx);
+    CUresult sg_result = sg_hand_cuGraphExecMemcpyNodeSetParams(hGraphExec, hNode, copyParams, ctx);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphExecMemcpyNodeSetParams", "hGraphExec,hNode,copyParams,ctx", "xxpx", (const uint64_t[]){SG_TRACE_VALUE(hGraphExec), (uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)copyParams, SG_TRACE_VALUE(ctx)}, result);
-    return result;
+        sg_trace("cuGraphExecMemcpyNodeSetParams", "hGraphExec,hNode,copyParams,ctx", "xxpx", (const uint64_t[]){SG_TRACE_VALUE(hGraphExec), (uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)copyParams, SG_TRACE_VALUE(ctx)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphExecMemsetNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_MEMSET_NODE_PARAMS *memsetParams, CUcontext ctx)
 {
-    CUresult result = sg_hand_cuGraphExecMemsetNodeSetParams(hGraphExec, hNode, memsetParams, ctx);
+    CUresult sg_result = sg_hand_cuGraphExecMemsetNodeSetParams(hGraphExec, hNode, memsetParams, ctx);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphExecMemsetNodeSetParams", "hGraphExec,hNode,memsetParams,ctx", "xxpx", (const uint64_t[]){SG_TRACE_VALUE(hGraphExec), (uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)memsetParams, SG_TRACE_VALUE(ctx)}, result);
-    return result;
+        sg_trace("cuGraphExecMemsetNodeSetParams", "hGraphExec,hNode,memsetParams,ctx", "xxpx", (const uint64_t[]){SG_TRACE_VALUE(hGraphExec), (uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)memsetParams, SG_TRACE_VALUE(ctx)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphExecHostNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_HOST_NODE_PARAMS *nodeParams)
 {
-    CUresult result = sg_declined("cuGraphExecHostNodeSetParams", "host nodes and other node kinds with host memory are not supported in graphs", "launch the host function on a stream");
+    CUresult sg_result = sg_declined("cuGraphExecHostNodeSetParams", "host nodes and other node kinds with host memory are not supported in graphs", "launch the host function on a stream");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphExecHostNodeSetParams", "hGraphExec,hNode,nodeParams", "xxp", (const uint64_t[]){SG_TRACE_VALUE(hGraphExec), (uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams}, result);
-    return result;
+        sg_trace("cuGraphExecHostNodeSetParams", "hGraphExec,hNode,nodeParams", "xxp", (const uint64_t[]){SG_TRACE_VALUE(hGraphExec), (uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, CUgraph childGraph)
 {
-    CUresult result = sg_unknown("cuGraphExecChildGraphNodeSetParams");
+    CUresult sg_result = sg_unknown("cuGraphExecChildGraphNodeSetParams");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphExecChildGraphNodeSetParams", "hGraphExec,hNode,childGraph", "xxx", (const uint64_t[]){SG_TRACE_VALUE(hGraphExec), (uint64_t)(uintptr_t)hNode, SG_TRACE_VALUE(childGraph)}, result);
-    return result;
+        sg_trace("cuGraphExecChildGraphNodeSetParams", "hGraphExec,hNode,childGraph", "xxx", (const uint64_t[]){SG_TRACE_VALUE(hGraphExec), (uint64_t)(uintptr_t)hNode, SG_TRACE_VALUE(childGraph)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphExecEventRecordNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode, CUevent event)
 {
-    CUresult result = sg_unknown("cuGraphExecEventRecordNodeSetEvent");
+    CUresult sg_result = sg_unknown("cuGraphExecEventRecordNodeSetEvent");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphExecEventRecordNodeSetEvent", "hGraphExec,hNode,event", "xxx", (const uint64_t[]){SG_TRACE_VALUE(hGraphExec), (uint64_t)(uintptr_t)hNode, SG_TRACE_VALUE(event)}, result);
-    return result;
+        sg_trace("cuGraphExecEventRecordNodeSetEvent", "hGraphExec,hNode,event", "xxx", (const uint64_t[]){SG_TRACE_VALUE(hGraphExec), (uint64_t)(uintptr_t)hNode, SG_TRACE_VALUE(event)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphExecEventWaitNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode, CUevent event)
 {
-    CUresult result = sg_unknown("cuGraphExecEventWaitNodeSetEvent");
+    CUresult sg_result = sg_unknown("cuGraphExecEventWaitNodeSetEvent");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphExecEventWaitNodeSetEvent", "hGraphExec,hNode,event", "xxx", (const uint64_t[]){SG_TRACE_VALUE(hGraphExec), (uint64_t)(uintptr_t)hNode, SG_TRACE_VALUE(event)}, result);
-    return result;
+        sg_trace("cuGraphExecEventWaitNodeSetEvent", "hGraphExec,hNode,event", "xxx", (const uint64_t[]){SG_TRACE_VALUE(hGraphExec), (uint64_t)(uintptr_t)hNode, SG_TRACE_VALUE(event)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphExecExternalSemaphoresSignalNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_EXT_SEM_SIGNAL_NODE_PARAMS *nodeParams)
 {
-    CUresult result = sg_unknown("cuGraphExecExternalSemaphoresSignalNodeSetParams");
+    CUresult sg_result = sg_unknown("cuGraphExecExternalSemaphoresSignalNodeSetParams");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphExecExternalSemaphoresSignalNodeSetParams", "hGraphExec,hNode,nodeParams", "xxp", (const uint64_t[]){SG_TRACE_VALUE(hGraphExec), (uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams}, result);
-    return result;
+        sg_trace("cuGraphExecExternalSemaphoresSignalNodeSetParams", "hGraphExec,hNode,nodeParams", "xxp", (const uint64_t[]){SG_TRACE_VALUE(hGraphExec), (uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphExecExternalSemaphoresWaitNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_EXT_SEM_WAIT_NODE_PARAMS *nodeParams)
 {
-    CUresult result = sg_unknown("cuGraphExecExternalSemaphoresWaitNodeSetParams");
+    CUresult sg_result = sg_unknown("cuGraphExecExternalSemaphoresWaitNodeSetParams");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphExecExternalSemaphoresWaitNodeSetParams", "hGraphExec,hNode,nodeParams", "xxp", (const uint64_t[]){SG_TRACE_VALUE(hGraphExec), (uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams}, result);
-    return result;
+        sg_trace("cuGraphExecExternalSemaphoresWaitNodeSetParams", "hGraphExec,hNode,nodeParams", "xxp", (const uint64_t[]){SG_TRACE_VALUE(hGraphExec), (uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphNodeSetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int isEnabled)
 {
-    CUresult result = sg_send_cuGraphNodeSetEnabled(hGraphExec, hNode, isEnabled);
+    CUresult sg_result = sg_send_cuGraphNodeSetEnabled(hGraphExec, hNode, isEnabled);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphNodeSetEnabled", "hGraphExec,hNode,isEnabled", "xxu", (const uint64_t[]){SG_TRACE_VALUE(hGraphExec), (uint64_t)(uintptr_t)hNode, SG_TRACE_VALUE(isEnabled)}, result);
-    return result;
+        sg_trace("cuGraphNodeSetEnabled", "hGraphExec,hNode,isEnabled", "xxu", (const uint64_t[]){SG_TRACE_VALUE(hGraphExec), (uint64_t)(uintptr_t)hNode, SG_TRACE_VALUE(isEnabled)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphNodeGetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int *isEnabled)
 {
-    CUresult result = sg_send_cuGraphNodeGetEnabled(hGraphExec, hNode, isEnabled);
+    CUresult sg_result = sg_send_cuGraphNodeGetEnabled(hGraphExec, hNode, isEnabled);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphNodeGetEnabled", "hGraphExec,hNode,isEnabled", "xxU", (const uint64_t[]){SG_TRACE_VALUE(hGraphExec), (uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)isEnabled}, result);
-    return result;
+        sg_trace("cuGraphNodeGetEnabled", "hGraphExec,hNode,isEnabled", "xxU", (const uint64_t[]){SG_TRACE_VALUE(hGraphExec), (uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)isEnabled}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphUpload_ptsz(CUgraphExec hGraphExec, CUstream hStream)
 {
-    CUresult result = sg_send_cuGraphUpload(hGraphExec, SG_PER_THREAD(hStream));
+    CUresult sg_result = sg_send_cuGraphUpload(hGraphExec, SG_PER_THREAD(hStream));
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphUpload_ptsz", "hGraphExec,hStream", "xx", (const uint64_t[]){SG_TRACE_VALUE(hGraphExec), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuGraphUpload_ptsz", "hGraphExec,hStream", "xx", (const uint64_t[]){SG_TRACE_VALUE(hGraphExec), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphLaunch_ptsz(CUgraphExec hGraphExec, CUstream hStream)
 {
-    CUresult result = sg_send_cuGraphLaunch(hGraphExec, SG_PER_THREAD(hStream));
+    CUresult sg_result = sg_send_cuGraphLaunch(hGraphExec, SG_PER_THREAD(hStream));
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphLaunch_ptsz", "hGraphExec,hStream", "xx", (const uint64_t[]){SG_TRACE_VALUE(hGraphExec), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuGraphLaunch_ptsz", "hGraphExec,hStream", "xx", (const uint64_t[]){SG_TRACE_VALUE(hGraphExec), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec hGraphExec)
 {
-    CUresult result = sg_send_cuGraphExecDestroy(hGraphExec);
+    CUresult sg_result = sg_send_cuGraphExecDestroy(hGraphExec);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphExecDestroy", "hGraphExec", "x", (const uint64_t[]){SG_TRACE_VALUE(hGraphExec)}, result);
-    return result;
+        sg_trace("cuGraphExecDestroy", "hGraphExec", "x", (const uint64_t[]){SG_TRACE_VALUE(hGraphExec)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphDestroy(CUgraph hGraph)
 {
-    CUresult result = sg_send_cuGraphDestroy(hGraph);
+    CUresult sg_result = sg_send_cuGraphDestroy(hGraph);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphDestroy", "hGraph", "x", (const uint64_t[]){SG_TRACE_VALUE(hGraph)}, result);
-    return result;
+        sg_trace("cuGraphDestroy", "hGraph", "x", (const uint64_t[]){SG_TRACE_VALUE(hGraph)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphExecUpdate_v2(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphExecUpdateResultInfo *resultInfo)
 {
-    CUresult result = sg_hand_cuGraphExecUpdate_v2(hGraphExec, hGraph, resultInfo);
+    CUresult sg_result = sg_hand_cuGraphExecUpdate_v2(hGraphExec, hGraph, resultInfo);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphExecUpdate_v2", "hGraphExec,hGraph,resultInfo", "xxp", (const uint64_t[]){SG_TRACE_VALUE(hGraphExec), SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)resultInfo}, result);
-    return result;
+        sg_trace("cuGraphExecUpdate_v2", "hGraphExec,hGraph,resultInfo", "xxp", (const uint64_t[]){SG_TRACE_VALUE(hGraphExec), SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)resultInfo}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphKernelNodeCopyAttributes(CUgraphNode dst, CUgraphNode src)
 {
-    CUresult result = sg_unknown("cuGraphKernelNodeCopyAttributes");
+    CUresult sg_result = sg_unknown("cuGraphKernelNodeCopyAttributes");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphKernelNodeCopyAttributes", "dst,src", "xx", (const uint64_t[]){(uint64_t)(uintptr_t)dst, (uint64_t)(uintptr_t)src}, result);
-    return result;
+        sg_trace("cuGraphKernelNodeCopyAttributes", "dst,src", "xx", (const uint64_t[]){(uint64_t)(uintptr_t)dst, (uint64_t)(uintptr_t)src}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphKernelNodeGetAttribute(CUgraphNode hNode, CUkernelNodeAttrID attr, CUkernelNodeAttrValue *value_out)
 {
-    CUresult result = sg_unknown("cuGraphKernelNodeGetAttribute");
+    CUresult sg_result = sg_unknown("cuGraphKernelNodeGetAttribute");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphKernelNodeGetAttribute", "hNode,attr,value_out", "xxp", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, SG_TRACE_VALUE(attr), (uint64_t)(uintptr_t)value_out}, result);
-    return result;
+        sg_trace("cuGraphKernelNodeGetAttribute", "hNode,attr,value_out", "xxp", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, SG_TRACE_VALUE(attr), (uint64_t)(uintptr_t)value_out}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphKernelNodeSetAttribute(CUgraphNode hNode, CUkernelNodeAttrID attr, const CUkernelNodeAttrValue *value)
 {
-    CUresult result = sg_unknown("cuGraphKernelNodeSetAttribute");
+    CUresult sg_result = sg_unknown("cuGraphKernelNodeSetAttribute");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphKernelNodeSetAttribute", "hNode,attr,value", "xxp", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, SG_TRACE_VALUE(attr), (uint64_t)(uintptr_t)value}, result);
-    return result;
+        sg_trace("cuGraphKernelNodeSetAttribute", "hNode,attr,value", "xxp", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, SG_TRACE_VALUE(attr), (uint64_t)(uintptr_t)value}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphDebugDotPrint(CUgraph hGraph, const char *path, unsigned int flags)
 {
-    CUresult result = sg_unknown("cuGraphDebugDotPrint");
+    CUresult sg_result = sg_unknown("cuGraphDebugDotPrint");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphDebugDotPrint", "hGraph,path,flags", "xsu", (const uint64_t[]){SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)path, SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuGraphDebugDotPrint", "hGraph,path,flags", "xsu", (const uint64_t[]){SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)path, SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuUserObjectCreate(CUuserObject *object_out, void *ptr, CUhostFn destroy, unsigned int initialRefcount, unsigned int flags)
 {
-    CUresult result = sg_unknown("cuUserObjectCreate");
+    CUresult sg_result = sg_unknown("cuUserObjectCreate");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuUserObjectCreate", "object_out,ptr,destroy,initialRefcount,flags", "ppxuu", (const uint64_t[]){(uint64_t)(uintptr_t)object_out, (uint64_t)(uintptr_t)ptr, SG_TRACE_VALUE(destroy), SG_TRACE_VALUE(initialRefcount), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuUserObjectCreate", "object_out,ptr,destroy,initialRefcount,flags", "ppxuu", (const uint64_t[]){(uint64_t)(uintptr_t)object_out, (uint64_t)(uintptr_t)ptr, SG_TRACE_VALUE(destroy), SG_TRACE_VALUE(initialRefcount), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuUserObjectRetain(CUuserObject object, unsigned int count)
 {
-    CUresult result = sg_unknown("cuUserObjectRetain");
+    CUresult sg_result = sg_unknown("cuUserObjectRetain");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuUserObjectRetain", "object,count", "xu", (const uint64_t[]){SG_TRACE_VALUE(object), SG_TRACE_VALUE(count)}, result);
-    return result;
+        sg_trace("cuUserObjectRetain", "object,count", "xu", (const uint64_t[]){SG_TRACE_VALUE(object), SG_TRACE_VALUE(count)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuUserObjectRelease(CUuserObject object, unsigned int count)
 {
-    CUresult result = sg_unknown("cuUserObjectRelease");
+    CUresult sg_result = sg_unknown("cuUserObjectRelease");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuUserObjectRelease", "object,count", "xu", (const uint64_t[]){SG_TRACE_VALUE(object), SG_TRACE_VALUE(count)}, result);
-    return result;
+        sg_trace("cuUserObjectRelease", "object,count", "xu", (const uint64_t[]){SG_TRACE_VALUE(object), SG_TRACE_VALUE(count)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned int count, unsigned int flags)
 {
-    CUresult result = sg_unknown("cuGraphRetainUserObject");
+    CUresult sg_result = sg_unknown("cuGraphRetainUserObject");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphRetainUserObject", "graph,object,count,flags", "xxuu", (const uint64_t[]){SG_TRACE_VALUE(graph), SG_TRACE_VALUE(object), SG_TRACE_VALUE(count), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuGraphRetainUserObject", "graph,object,count,flags", "xxuu", (const uint64_t[]){SG_TRACE_VALUE(graph), SG_TRACE_VALUE(object), SG_TRACE_VALUE(count), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphReleaseUserObject(CUgraph graph, CUuserObject object, unsigned int count)
 {
-    CUresult result = sg_unknown("cuGraphReleaseUserObject");
+    CUresult sg_result = sg_unknown("cuGraphReleaseUserObject");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphReleaseUserObject", "graph,object,count", "xxu", (const uint64_t[]){SG_TRACE_VALUE(graph), SG_TRACE_VALUE(object), SG_TRACE_VALUE(count)}, result);
-    return result;
+        sg_trace("cuGraphReleaseUserObject", "graph,object,count", "xxu", (const uint64_t[]){SG_TRACE_VALUE(graph), SG_TRACE_VALUE(object), SG_TRACE_VALUE(count)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData, size_t numDependencies, CUgraphNodeParams *nodeParams)
 {
-    CUresult result = sg_hand_cuGraphAddNode_v2(phGraphNode, hGraph, dependencies, dependencyData, numDependencies, nodeParams);
+    CUresult sg_result = sg_hand_cuGraphAddNode_v2(phGraphNode, hGraph, dependencies, dependencyData, numDependencies, nodeParams);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphAddNode_v2", "phGraphNode,hGraph,dependencies,dependencyData,numDependencies,nodeParams", "Xxppxp", (const uint64_t[]){(uint64_t)(uintptr_t)phGraphNode, SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)dependencies, (uint64_t)(uintptr_t)dependencyData, SG_TRACE_VALUE(numDependencies), (uint64_t)(uintptr_t)nodeParams}, result);
-    return result;
+        sg_trace("cuGraphAddNode_v2", "phGraphNode,hGraph,dependencies,dependencyData,numDependencies,nodeParams", "Xxppxp", (const uint64_t[]){(uint64_t)(uintptr_t)phGraphNode, SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)dependencies, (uint64_t)(uintptr_t)dependencyData, SG_TRACE_VALUE(numDependencies), (uint64_t)(uintptr_t)nodeParams}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphAddNode_v3(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData, size_t numDependencies, CUgraphNodeParams *nodeParams)
 {
-    CUresult result = sg_unknown("cuGraphAddNode_v3");
+    CUresult sg_result = sg_unknown("cuGraphAddNode_v3");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphAddNode_v3", "phGraphNode,hGraph,dependencies,dependencyData,numDependencies,nodeParams", "Xxppxp", (const uint64_t[]){(uint64_t)(uintptr_t)phGraphNode, SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)dependencies, (uint64_t)(uintptr_t)dependencyData, SG_TRACE_VALUE(numDependencies), (uint64_t)(uintptr_t)nodeParams}, result);
-    return result;
+        sg_trace("cuGraphAddNode_v3", "phGraphNode,hGraph,dependencies,dependencyData,numDependencies,nodeParams", "Xxppxp", (const uint64_t[]){(uint64_t)(uintptr_t)phGraphNode, SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)dependencies, (uint64_t)(uintptr_t)dependencyData, SG_TRACE_VALUE(numDependencies), (uint64_t)(uintptr_t)nodeParams}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
 {
-    CUresult result = sg_unknown("cuGraphNodeSetParams");
+    CUresult sg_result = sg_unknown("cuGraphNodeSetParams");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphNodeSetParams", "hNode,nodeParams", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams}, result);
-    return result;
+        sg_trace("cuGraphNodeSetParams", "hNode,nodeParams", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphNodeSetParams_v2(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
 {
-    CUresult result = sg_unknown("cuGraphNodeSetParams_v2");
+    CUresult sg_result = sg_unknown("cuGraphNodeSetParams_v2");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphNodeSetParams_v2", "hNode,nodeParams", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams}, result);
-    return result;
+        sg_trace("cuGraphNodeSetParams_v2", "hNode,nodeParams", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphNodeGetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
 {
-    CUresult result = sg_unknown("cuGraphNodeGetParams");
+    CUresult sg_result = sg_unknown("cuGraphNodeGetParams");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphNodeGetParams", "hNode,nodeParams", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams}, result);
-    return result;
+        sg_trace("cuGraphNodeGetParams", "hNode,nodeParams", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, CUgraphNodeParams *nodeParams)
 {
-    CUresult result = sg_unknown("cuGraphExecNodeSetParams");
+    CUresult sg_result = sg_unknown("cuGraphExecNodeSetParams");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphExecNodeSetParams", "hGraphExec,hNode,nodeParams", "xxp", (const uint64_t[]){SG_TRACE_VALUE(hGraphExec), (uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams}, result);
-    return result;
+        sg_trace("cuGraphExecNodeSetParams", "hGraphExec,hNode,nodeParams", "xxp", (const uint64_t[]){SG_TRACE_VALUE(hGraphExec), (uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphConditionalHandleCreate(CUgraphConditionalHandle *pHandle_out, CUgraph hGraph, CUcontext ctx, unsigned int defaultLaunchValue, unsigned int flags)
 {
-    CUresult result = sg_declined("cuGraphConditionalHandleCreate", "host nodes and other node kinds with host memory are not supported in graphs", "launch the host function on a stream");
+    CUresult sg_result = sg_declined("cuGraphConditionalHandleCreate", "host nodes and other node kinds with host memory are not supported in graphs", "launch the host function on a stream");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphConditionalHandleCreate", "pHandle_out,hGraph,ctx,defaultLaunchValue,flags", "pxxuu", (const uint64_t[]){(uint64_t)(uintptr_t)pHandle_out, SG_TRACE_VALUE(hGraph), SG_TRACE_VALUE(ctx), SG_TRACE_VALUE(defaultLaunchValue), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuGraphConditionalHandleCreate", "pHandle_out,hGraph,ctx,defaultLaunchValue,flags", "pxxuu", (const uint64_t[]){(uint64_t)(uintptr_t)pHandle_out, SG_TRACE_VALUE(hGraph), SG_TRACE_VALUE(ctx), SG_TRACE_VALUE(defaultLaunchValue), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, CUfunction func, int blockSize, size_t dynamicSMemSize)
 {
-    CUresult result = sg_hand_cuOccupancyMaxActiveBlocksPerMultiprocessor(numBlocks, func, blockSize, dynamicSMemSize);
+    CUresult sg_result = sg_hand_cuOccupancyMaxActiveBlocksPerMultiprocessor(numBlocks, func, blockSize, dynamicSMemSize);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuOccupancyMaxActiveBlocksPerMultiprocessor", "numBlocks,func,blockSize,dynamicSMemSize", "Ixix", (const uint64_t[]){(uint64_t)(uintptr_t)numBlocks, SG_TRACE_VALUE(func), SG_TRACE_VALUE(blockSize), SG_TRACE_VALUE(dynamicSMemSize)}, result);
-    return result;
+        sg_trace("cuOccupancyMaxActiveBlocksPerMultiprocessor", "numBlocks,func,blockSize,dynamicSMemSize", "Ixix", (const uint64_t[]){(uint64_t)(uintptr_t)numBlocks, SG_TRACE_VALUE(func), SG_TRACE_VALUE(blockSize), SG_TRACE_VALUE(dynamicSMemSize)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *numBlocks, CUfunction func, int blockSize, size_t dynamicSMemSize, unsigned int flags)
 {
-    CUresult result = sg_hand_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(numBlocks, func, blockSize, dynamicSMemSize, flags);
+    CUresult sg_result = sg_hand_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(numBlocks, func, blockSize, dynamicSMemSize, flags);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags", "numBlocks,func,blockSize,dynamicSMemSize,flags", "Ixixu", (const uint64_t[]){(uint64_t)(uintptr_t)numBlocks, SG_TRACE_VALUE(func), SG_TRACE_VALUE(blockSize), SG_TRACE_VALUE(dynamicSMemSize), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags", "numBlocks,func,blockSize,dynamicSMemSize,flags", "Ixixu", (const uint64_t[]){(uint64_t)(uintptr_t)numBlocks, SG_TRACE_VALUE(func), SG_TRACE_VALUE(blockSize), SG_TRACE_VALUE(dynamicSMemSize), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuOccupancyMaxPotentialBlockSize(int *minGridSize, int *blockSize, CUfunction func, CUoccupancyB2DSize blockSizeToDynamicSMemSize, size_t dynamicSMemSize, int blockSizeLimit)
 {
-    CUresult result = sg_hand_cuOccupancyMaxPotentialBlockSize(minGridSize, blockSize, func, blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit);
+    CUresult sg_result = sg_hand_cuOccupancyMaxPotentialBlockSize(minGridSize, blockSize, func, blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuOccupancyMaxPotentialBlockSize", "minGridSize,blockSize,func,blockSizeToDynamicSMemSize,dynamicSMemSize,blockSizeLimit", "IIxxxi", (const uint64_t[]){(uint64_t)(uintptr_t)minGridSize, (uint64_t)(uintptr_t)blockSize, SG_TRACE_VALUE(func), SG_TRACE_VALUE(blockSizeToDynamicSMemSize), SG_TRACE_VALUE(dynamicSMemSize), SG_TRACE_VALUE(blockSizeLimit)}, result);
-    return result;
+        sg_trace("cuOccupancyMaxPotentialBlockSize", "minGridSize,blockSize,func,blockSizeToDynamicSMemSize,dynamicSMemSize,blockSizeLimit", "IIxxxi", (const uint64_t[]){(uint64_t)(uintptr_t)minGridSize, (uint64_t)(uintptr_t)blockSize, SG_TRACE_VALUE(func), SG_TRACE_VALUE(blockSizeToDynamicSMemSize), SG_TRACE_VALUE(dynamicSMemSize), SG_TRACE_VALUE(blockSizeLimit)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuOccupancyMaxPotentialBlockSizeWithFlags(int *minGridSize, int *blockSize, CUfunction func, CUoccupancyB2DSize blockSizeToDynamicSMemSize, size_t dynamicSMemSize, int blockSizeLimit, unsigned int flags)
 {
-    CUresult result = sg_hand_cuOccupancyMaxPotentialBlockSizeWithFlags(minGridSize, blockSize, func, blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit, flags);
+    CUresult sg_result = sg_hand_cuOccupancyMaxPotentialBlockSizeWithFlags(minGridSize, blockSize, func, blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit, flags);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuOccupancyMaxPotentialBlockSizeWithFlags", "minGridSize,blockSize,func,blockSizeToDynamicSMemSize,dynamicSMemSize,blockSizeLimit,flags", "IIxxxiu", (const uint64_t[]){(uint64_t)(uintptr_t)minGridSize, (uint64_t)(uintptr_t)blockSize, SG_TRACE_VALUE(func), SG_TRACE_VALUE(blockSizeToDynamicSMemSize), SG_TRACE_VALUE(dynamicSMemSize), SG_TRACE_VALUE(blockSizeLimit), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuOccupancyMaxPotentialBlockSizeWithFlags", "minGridSize,blockSize,func,blockSizeToDynamicSMemSize,dynamicSMemSize,blockSizeLimit,flags", "IIxxxiu", (const uint64_t[]){(uint64_t)(uintptr_t)minGridSize, (uint64_t)(uintptr_t)blockSize, SG_TRACE_VALUE(func), SG_TRACE_VALUE(blockSizeToDynamicSMemSize), SG_TRACE_VALUE(dynamicSMemSize), SG_TRACE_VALUE(blockSizeLimit), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuOccupancyAvailableDynamicSMemPerBlock(size_t *dynamicSmemSize, CUfunction func, int numBlocks, int blockSize)
 {
-    CUresult result = sg_hand_cuOccupancyAvailableDynamicSMemPerBlock(dynamicSmemSize, func, numBlocks, blockSize);
+    CUresult sg_result = sg_hand_cuOccupancyAvailableDynamicSMemPerBlock(dynamicSmemSize, func, numBlocks, blockSize);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuOccupancyAvailableDynamicSMemPerBlock", "dynamicSmemSize,func,numBlocks,blockSize", "Zxii", (const uint64_t[]){(uint64_t)(uintptr_t)dynamicSmemSize, SG_TRACE_VALUE(func), SG_TRACE_VALUE(numBlocks), SG_TRACE_VALUE(blockSize)}, result);
-    return result;
+        sg_trace("cuOccupancyAvailableDynamicSMemPerBlock", "dynamicSmemSize,func,numBlocks,blockSize", "Zxii", (const uint64_t[]){(uint64_t)(uintptr_t)dynamicSmemSize, SG_TRACE_VALUE(func), SG_TRACE_VALUE(numBlocks), SG_TRACE_VALUE(blockSize)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuOccupancyMaxPotentialClusterSize(int *clusterSize, CUfunction func, const CUlaunchConfig *config)
 {
-    CUresult result = sg_unknown("cuOccupancyMaxPotentialClusterSize");
+    CUresult sg_result = sg_unknown("cuOccupancyMaxPotentialClusterSize");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuOccupancyMaxPotentialClusterSize", "clusterSize,func,config", "Ixp", (const uint64_t[]){(uint64_t)(uintptr_t)clusterSize, SG_TRACE_VALUE(func), (uint64_t)(uintptr_t)config}, result);
-    return result;
+        sg_trace("cuOccupancyMaxPotentialClusterSize", "clusterSize,func,config", "Ixp", (const uint64_t[]){(uint64_t)(uintptr_t)clusterSize, SG_TRACE_VALUE(func), (uint64_t)(uintptr_t)config}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuOccupancyMaxActiveClusters(int *numClusters, CUfunction func, const CUlaunchConfig *config)
 {
-    CUresult result = sg_unknown("cuOccupancyMaxActiveClusters");
+    CUresult sg_result = sg_unknown("cuOccupancyMaxActiveClusters");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuOccupancyMaxActiveClusters", "numClusters,func,config", "Ixp", (const uint64_t[]){(uint64_t)(uintptr_t)numClusters, SG_TRACE_VALUE(func), (uint64_t)(uintptr_t)config}, result);
-    return result;
+        sg_trace("cuOccupancyMaxActiveClusters", "numClusters,func,config", "Ixp", (const uint64_t[]){(uint64_t)(uintptr_t)numClusters, SG_TRACE_VALUE(func), (uint64_t)(uintptr_t)config}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuTexRefSetArray(CUtexref hTexRef, CUarray hArray, unsigned int Flags)
 {
-    CUresult result = sg_unknown("cuTexRefSetArray");
+    CUresult sg_result = sg_unknown("cuTexRefSetArray");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuTexRefSetArray", "hTexRef,hArray,Flags", "xxu", (const uint64_t[]){SG_TRACE_VALUE(hTexRef), SG_TRACE_VALUE(hArray), SG_TRACE_VALUE(Flags)}, result);
-    return result;
+        sg_trace("cuTexRefSetArray", "hTexRef,hArray,Flags", "xxu", (const uint64_t[]){SG_TRACE_VALUE(hTexRef), SG_TRACE_VALUE(hArray), SG_TRACE_VALUE(Flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuTexRefSetMipmappedArray(CUtexref hTexRef, CUmipmappedArray hMipmappedArray, unsigned int Flags)
 {
-    CUresult result = sg_unknown("cuTexRefSetMipmappedArray");
+    CUresult sg_result = sg_unknown("cuTexRefSetMipmappedArray");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuTexRefSetMipmappedArray", "hTexRef,hMipmappedArray,Flags", "xxu", (const uint64_t[]){SG_TRACE_VALUE(hTexRef), SG_TRACE_VALUE(hMipmappedArray), SG_TRACE_VALUE(Flags)}, result);
-    return result;
+        sg_trace("cuTexRefSetMipmappedArray", "hTexRef,hMipmappedArray,Flags", "xxu", (const uint64_t[]){SG_TRACE_VALUE(hTexRef), SG_TRACE_VALUE(hMipmappedArray), SG_TRACE_VALUE(Flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuTexRefSetAddress_v2(size_t *ByteOffset, CUtexref hTexRef, CUdeviceptr dptr, size_t bytes)
 {
-    CUresult result = sg_unknown("cuTexRefSetAddress_v2");
+    CUresult sg_result = sg_unknown("cuTexRefSetAddress_v2");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuTexRefSetAddress_v2", "ByteOffset,hTexRef,dptr,bytes", "Zxxx", (const uint64_t[]){(uint64_t)(uintptr_t)ByteOffset, SG_TRACE_VALUE(hTexRef), SG_TRACE_VALUE(dptr), SG_TRACE_VALUE(bytes)}, result);
-    return result;
+        sg_trace("cuTexRefSetAddress_v2", "ByteOffset,hTexRef,dptr,bytes", "Zxxx", (const uint64_t[]){(uint64_t)(uintptr_t)ByteOffset, SG_TRACE_VALUE(hTexRef), SG_TRACE_VALUE(dptr), SG_TRACE_VALUE(bytes)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuTexRefSetAddress2D_v3(CUtexref hTexRef, const CUDA_ARRAY_DESCRIPTOR *desc, CUdeviceptr dptr, size_t Pitch)
 {
-    CUresult result = sg_unknown("cuTexRefSetAddress2D_v3");
+    CUresult sg_result = sg_unknown("cuTexRefSetAddress2D_v3");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuTexRefSetAddress2D_v3", "hTexRef,desc,dptr,Pitch", "xpxx", (const uint64_t[]){SG_TRACE_VALUE(hTexRef), (uint64_t)(uintptr_t)desc, SG_TRACE_VALUE(dptr), SG_TRACE_VALUE(Pitch)}, result);
-    return result;
+        sg_trace("cuTexRefSetAddress2D_v3", "hTexRef,desc,dptr,Pitch", "xpxx", (const uint64_t[]){SG_TRACE_VALUE(hTexRef), (uint64_t)(uintptr_t)desc, SG_TRACE_VALUE(dptr), SG_TRACE_VALUE(Pitch)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuTexRefSetFormat(CUtexref hTexRef, CUarray_format fmt, int NumPackedComponents)
 {
-    CUresult result = sg_unknown("cuTexRefSetFormat");
+    CUresult sg_result = sg_unknown("cuTexRefSetFormat");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuTexRefSetFormat", "hTexRef,fmt,NumPackedComponents", "xxi", (const uint64_t[]){SG_TRACE_VALUE(hTexRef), SG_TRACE_VALUE(fmt), SG_TRACE_VALUE(NumPackedComponents)}, result);
-    return result;
+        sg_trace("cuTexRefSetFormat", "hTexRef,fmt,NumPackedComponents", "xxi", (const uint64_t[]){SG_TRACE_VALUE(hTexRef), SG_TRACE_VALUE(fmt), SG_TRACE_VALUE(NumPackedComponents)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuTexRefSetAddressMode(CUtexref hTexRef, int dim, CUaddress_mode am)
 {
-    CUresult result = sg_unknown("cuTexRefSetAddressMode");
+    CUresult sg_result = sg_unknown("cuTexRefSetAddressMode");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuTexRefSetAddressMode", "hTexRef,dim,am", "xix", (const uint64_t[]){SG_TRACE_VALUE(hTexRef), SG_TRACE_VALUE(dim), SG_TRACE_VALUE(am)}, result);
-    return result;
+        sg_trace("cuTexRefSetAddressMode", "hTexRef,dim,am", "xix", (const uint64_t[]){SG_TRACE_VALUE(hTexRef), SG_TRACE_VALUE(dim), SG_TRACE_VALUE(am)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuTexRefSetFilterMode(CUtexref hTexRef, CUfilter_mode fm)
 {
-    CUresult result = sg_unknown("cuTexRefSetFilterMode");
+    CUresult sg_result = sg_unknown("cuTexRefSetFilterMode");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuTexRefSetFilterMode", "hTexRef,fm", "xx", (const uint64_t[]){SG_TRACE_VALUE(hTexRef), SG_TRACE_VALUE(fm)}, result);
-    return result;
+        sg_trace("cuTexRefSetFilterMode", "hTexRef,fm", "xx", (const uint64_t[]){SG_TRACE_VALUE(hTexRef), SG_TRACE_VALUE(fm)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuTexRefSetMipmapFilterMode(CUtexref hTexRef, CUfilter_mode fm)
 {
-    CUresult result = sg_unknown("cuTexRefSetMipmapFilterMode");
+    CUresult sg_result = sg_unknown("cuTexRefSetMipmapFilterMode");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuTexRefSetMipmapFilterMode", "hTexRef,fm", "xx", (const uint64_t[]){SG_TRACE_VALUE(hTexRef), SG_TRACE_VALUE(fm)}, result);
-    return result;
+        sg_trace("cuTexRefSetMipmapFilterMode", "hTexRef,fm", "xx", (const uint64_t[]){SG_TRACE_VALUE(hTexRef), SG_TRACE_VALUE(fm)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuTexRefSetMipmapLevelBias(CUtexref hTexRef, float bias)
 {
-    CUresult result = sg_unknown("cuTexRefSetMipmapLevelBias");
+    CUresult sg_result = sg_unknown("cuTexRefSetMipmapLevelBias");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuTexRefSetMipmapLevelBias", "hTexRef,bias", "xf", (const uint64_t[]){SG_TRACE_VALUE(hTexRef), SG_TRACE_VALUE(bias)}, result);
-    return result;
+        sg_trace("cuTexRefSetMipmapLevelBias", "hTexRef,bias", "xf", (const uint64_t[]){SG_TRACE_VALUE(hTexRef), SG_TRACE_VALUE(bias)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuTexRefSetMipmapLevelClamp(CUtexref hTexRef, float minMipmapLevelClamp, float maxMipmapLevelClamp)
 {
-    CUresult result = sg_unknown("cuTexRefSetMipmapLevelClamp");
+    CUresult sg_result = sg_unknown("cuTexRefSetMipmapLevelClamp");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuTexRefSetMipmapLevelClamp", "hTexRef,minMipmapLevelClamp,maxMipmapLevelClamp", "xff", (const uint64_t[]){SG_TRACE_VALUE(hTexRef), SG_TRACE_VALUE(minMipmapLevelClamp), SG_TRACE_VALUE(maxMipmapLevelClamp)}, result);
-    return result;
+        sg_trace("cuTexRefSetMipmapLevelClamp", "hTexRef,minMipmapLevelClamp,maxMipmapLevelClamp", "xff", (const uint64_t[]){SG_TRACE_VALUE(hTexRef), SG_TRACE_VALUE(minMipmapLevelClamp), SG_TRACE_VALUE(maxMipmapLevelClamp)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuTexRefSetMaxAnisotropy(CUtexref hTexRef, unsigned int maxAniso)
 {
-    CUresult result = sg_unknown("cuTexRefSetMaxAnisotropy");
+    CUresult sg_result = sg_unknown("cuTexRefSetMaxAnisotropy");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuTexRefSetMaxAnisotropy", "hTexRef,maxAniso", "xu", (const uint64_t[]){SG_TRACE_VALUE(hTexRef), SG_TRACE_VALUE(maxAniso)}, result);
-    return result;
+        sg_trace("cuTexRefSetMaxAnisotropy", "hTexRef,maxAniso", "xu", (const uint64_t[]){SG_TRACE_VALUE(hTexRef), SG_TRACE_VALUE(maxAniso)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuTexRefSetBorderColor(CUtexref hTexRef, float *pBorderColor)
 {
-    CUresult result = sg_unknown("cuTexRefSetBorderColor");
+    CUresult sg_result = sg_unknown("cuTexRefSetBorderColor");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuTexRefSetBorderColor", "hTexRef,pBorderColor", "xF", (const uint64_t[]){SG_TRACE_VALUE(hTexRef), (uint64_t)(uintptr_t)pBorderColor}, result);
-    return result;
+        sg_trace("cuTexRefSetBorderColor", "hTexRef,pBorderColor", "xF", (const uint64_t[]){SG_TRACE_VALUE(hTexRef), (uint64_t)(uintptr_t)pBorderColor}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuTexRefSetFlags(CUtexref hTexRef, unsigned int Flags)
 {
-    CUresult result = sg_unknown("cuTexRefSetFlags");
+    CUresult sg_result = sg_unknown("cuTexRefSetFlags");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuTexRefSetFlags", "hTexRef,Flags", "xu", (const uint64_t[]){SG_TRACE_VALUE(hTexRef), SG_TRACE_VALUE(Flags)}, result);
-    return result;
+        sg_trace("cuTexRefSetFlags", "hTexRef,Flags", "xu", (const uint64_t[]){SG_TRACE_VALUE(hTexRef), SG_TRACE_VALUE(Flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuTexRefGetAddress_v2(CUdeviceptr *pdptr, CUtexref hTexRef)
 {
-    CUresult result = sg_unknown("cuTexRefGetAddress_v2");
+    CUresult sg_result = sg_unknown("cuTexRefGetAddress_v2");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuTexRefGetAddress_v2", "pdptr,hTexRef", "Xx", (const uint64_t[]){(uint64_t)(uintptr_t)pdptr, SG_TRACE_VALUE(hTexRef)}, result);
-    return result;
+        sg_trace("cuTexRefGetAddress_v2", "pdptr,hTexRef", "Xx", (const uint64_t[]){(uint64_t)(uintptr_t)pdptr, SG_TRACE_VALUE(hTexRef)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuTexRefGetArray(CUarray *phArray, CUtexref hTexRef)
 {
-    CUresult result = sg_unknown("cuTexRefGetArray");
+    CUresult sg_result = sg_unknown("cuTexRefGetArray");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuTexRefGetArray", "phArray,hTexRef", "px", (const uint64_t[]){(uint64_t)(uintptr_t)phArray, SG_TRACE_VALUE(hTexRef)}, result);
-    return result;
+        sg_trace("cuTexRefGetArray", "phArray,hTexRef", "px", (const uint64_t[]){(uint64_t)(uintptr_t)phArray, SG_TRACE_VALUE(hTexRef)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuTexRefGetMipmappedArray(CUmipmappedArray *phMipmappedArray, CUtexref hTexRef)
 {
-    CUresult result = sg_unknown("cuTexRefGetMipmappedArray");
+    CUresult sg_result = sg_unknown("cuTexRefGetMipmappedArray");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuTexRefGetMipmappedArray", "phMipmappedArray,hTexRef", "px", (const uint64_t[]){(uint64_t)(uintptr_t)phMipmappedArray, SG_TRACE_VALUE(hTexRef)}, result);
-    return result;
+        sg_trace("cuTexRefGetMipmappedArray", "phMipmappedArray,hTexRef", "px", (const uint64_t[]){(uint64_t)(uintptr_t)phMipmappedArray, SG_TRACE_VALUE(hTexRef)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuTexRefGetAddressMode(CUaddress_mode *pam, CUtexref hTexRef, int dim)
 {
-    CUresult result = sg_unknown("cuTexRefGetAddressMode");
+    CUresult sg_result = sg_unknown("cuTexRefGetAddressMode");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuTexRefGetAddressMode", "pam,hTexRef,dim", "pxi", (const uint64_t[]){(uint64_t)(uintptr_t)pam, SG_TRACE_VALUE(hTexRef), SG_TRACE_VALUE(dim)}, result);
-    return result;
+        sg_trace("cuTexRefGetAddressMode", "pam,hTexRef,dim", "pxi", (const uint64_t[]){(uint64_t)(uintptr_t)pam, SG_TRACE_VALUE(hTexRef), SG_TRACE_VALUE(dim)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuTexRefGetFilterMode(CUfilter_mode *pfm, CUtexref hTexRef)
 {
-    CUresult result = sg_unknown("cuTexRefGetFilterMode");
+    CUresult sg_result = sg_unknown("cuTexRefGetFilterMode");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuTexRefGetFilterMode", "pfm,hTexRef", "px", (const uint64_t[]){(uint64_t)(uintptr_t)pfm, SG_TRACE_VALUE(hTexRef)}, result);
-    return result;
+        sg_trace("cuTexRefGetFilterMode", "pfm,hTexRef", "px", (const uint64_t[]){(uint64_t)(uintptr_t)pfm, SG_TRACE_VALUE(hTexRef)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuTexRefGetFormat(CUarray_format *pFormat, int *pNumChannels, CUtexref hTexRef)
 {
-    CUresult result = sg_unknown("cuTexRefGetFormat");
+    CUresult sg_result = sg_unknown("cuTexRefGetFormat");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuTexRefGetFormat", "pFormat,pNumChannels,hTexRef", "pIx", (const uint64_t[]){(uint64_t)(uintptr_t)pFormat, (uint64_t)(uintptr_t)pNumChannels, SG_TRACE_VALUE(hTexRef)}, result);
-    return result;
+        sg_trace("cuTexRefGetFormat", "pFormat,pNumChannels,hTexRef", "pIx", (const uint64_t[]){(uint64_t)(uintptr_t)pFormat, (uint64_t)(uintptr_t)pNumChannels, SG_TRACE_VALUE(hTexRef)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuTexRefGetMipmapFilterMode(CUfilter_mode *pfm, CUtexref hTexRef)
 {
-    CUresult result = sg_unknown("cuTexRefGetMipmapFilterMode");
+    CUresult sg_result = sg_unknown("cuTexRefGetMipmapFilterMode");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuTexRefGetMipmapFilterMode", "pfm,hTexRef", "px", (const uint64_t[]){(uint64_t)(uintptr_t)pfm, SG_TRACE_VALUE(hTexRef)}, result);
-    return result;
+        sg_trace("cuTexRefGetMipmapFilterMode", "pfm,hTexRef", "px", (const uint64_t[]){(uint64_t)(uintptr_t)pfm, SG_TRACE_VALUE(hTexRef)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuTexRefGetMipmapLevelBias(float *pbias, CUtexref hTexRef)
 {
-    CUresult result = sg_unknown("cuTexRefGetMipmapLevelBias");
+    CUresult sg_result = sg_unknown("cuTexRefGetMipmapLevelBias");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuTexRefGetMipmapLevelBias", "pbias,hTexRef", "Fx", (const uint64_t[]){(uint64_t)(uintptr_t)pbias, SG_TRACE_VALUE(hTexRef)}, result);
-    return result;
+        sg_trace("cuTexRefGetMipmapLevelBias", "pbias,hTexRef", "Fx", (const uint64_t[]){(uint64_t)(uintptr_t)pbias, SG_TRACE_VALUE(hTexRef)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuTexRefGetMipmapLevelClamp(float *pminMipmapLevelClamp, float *pmaxMipmapLevelClamp, CUtexref hTexRef)
 {
-    CUresult result = sg_unknown("cuTexRefGetMipmapLevelClamp");
+    CUresult sg_result = sg_unknown("cuTexRefGetMipmapLevelClamp");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuTexRefGetMipmapLevelClamp", "pminMipmapLevelClamp,pmaxMipmapLevelClamp,hTexRef", "FFx", (const uint64_t[]){(uint64_t)(uintptr_t)pminMipmapLevelClamp, (uint64_t)(uintptr_t)pmaxMipmapLevelClamp, SG_TRACE_VALUE(hTexRef)}, result);
-    return result;
+        sg_trace("cuTexRefGetMipmapLevelClamp", "pminMipmapLevelClamp,pmaxMipmapLevelClamp,hTexRef", "FFx", (const uint64_t[]){(uint64_t)(uintptr_t)pminMipmapLevelClamp, (uint64_t)(uintptr_t)pmaxMipmapLevelClamp, SG_TRACE_VALUE(hTexRef)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuTexRefGetMaxAnisotropy(int *pmaxAniso, CUtexref hTexRef)
 {
-    CUresult result = sg_unknown("cuTexRefGetMaxAnisotropy");
+    CUresult sg_result = sg_unknown("cuTexRefGetMaxAnisotropy");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuTexRefGetMaxAnisotropy", "pmaxAniso,hTexRef", "Ix", (const uint64_t[]){(uint64_t)(uintptr_t)pmaxAniso, SG_TRACE_VALUE(hTexRef)}, result);
-    return result;
+        sg_trace("cuTexRefGetMaxAnisotropy", "pmaxAniso,hTexRef", "Ix", (const uint64_t[]){(uint64_t)(uintptr_t)pmaxAniso, SG_TRACE_VALUE(hTexRef)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuTexRefGetBorderColor(float *pBorderColor, CUtexref hTexRef)
 {
-    CUresult result = sg_unknown("cuTexRefGetBorderColor");
+    CUresult sg_result = sg_unknown("cuTexRefGetBorderColor");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuTexRefGetBorderColor", "pBorderColor,hTexRef", "Fx", (const uint64_t[]){(uint64_t)(uintptr_t)pBorderColor, SG_TRACE_VALUE(hTexRef)}, result);
-    return result;
+        sg_trace("cuTexRefGetBorderColor", "pBorderColor,hTexRef", "Fx", (const uint64_t[]){(uint64_t)(uintptr_t)pBorderColor, SG_TRACE_VALUE(hTexRef)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuTexRefGetFlags(unsigned int *pFlags, CUtexref hTexRef)
 {
-    CUresult result = sg_unknown("cuTexRefGetFlags");
+    CUresult sg_result = sg_unknown("cuTexRefGetFlags");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuTexRefGetFlags", "pFlags,hTexRef", "Ux", (const uint64_t[]){(uint64_t)(uintptr_t)pFlags, SG_TRACE_VALUE(hTexRef)}, result);
-    return result;
+        sg_trace("cuTexRefGetFlags", "pFlags,hTexRef", "Ux", (const uint64_t[]){(uint64_t)(uintptr_t)pFlags, SG_TRACE_VALUE(hTexRef)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuTexRefCreate(CUtexref *pTexRef)
 {
-    CUresult result = sg_unknown("cuTexRefCreate");
+    CUresult sg_result = sg_unknown("cuTexRefCreate");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuTexRefCreate", "pTexRef", "p", (const uint64_t[]){(uint64_t)(uintptr_t)pTexRef}, result);
-    return result;
+        sg_trace("cuTexRefCreate", "pTexRef", "p", (const uint64_t[]){(uint64_t)(uintptr_t)pTexRef}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuTexRefDestroy(CUtexref hTexRef)
 {
-    CUresult result = sg_unknown("cuTexRefDestroy");
+    CUresult sg_result = sg_unknown("cuTexRefDestroy");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuTexRefDestroy", "hTexRef", "x", (const uint64_t[]){SG_TRACE_VALUE(hTexRef)}, result);
-    return result;
+        sg_trace("cuTexRefDestroy", "hTexRef", "x", (const uint64_t[]){SG_TRACE_VALUE(hTexRef)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuSurfRefSetArray(CUsurfref hSurfRef, CUarray hArray, unsigned int Flags)
 {
-    CUresult result = sg_unknown("cuSurfRefSetArray");
+    CUresult sg_result = sg_unknown("cuSurfRefSetArray");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuSurfRefSetArray", "hSurfRef,hArray,Flags", "xxu", (const uint64_t[]){SG_TRACE_VALUE(hSurfRef), SG_TRACE_VALUE(hArray), SG_TRACE_VALUE(Flags)}, result);
-    return result;
+        sg_trace("cuSurfRefSetArray", "hSurfRef,hArray,Flags", "xxu", (const uint64_t[]){SG_TRACE_VALUE(hSurfRef), SG_TRACE_VALUE(hArray), SG_TRACE_VALUE(Flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuSurfRefGetArray(CUarray *phArray, CUsurfref hSurfRef)
 {
-    CUresult result = sg_unknown("cuSurfRefGetArray");
+    CUresult sg_result = sg_unknown("cuSurfRefGetArray");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuSurfRefGetArray", "phArray,hSurfRef", "px", (const uint64_t[]){(uint64_t)(uintptr_t)phArray, SG_TRACE_VALUE(hSurfRef)}, result);
-    return result;
+        sg_trace("cuSurfRefGetArray", "phArray,hSurfRef", "px", (const uint64_t[]){(uint64_t)(uintptr_t)phArray, SG_TRACE_VALUE(hSurfRef)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuTexObjectCreate(CUtexObject *pTexObject, const CUDA_RESOURCE_DESC *pResDesc, const CUDA_TEXTURE_DESC *pTexDesc, const CUDA_RESOURCE_VIEW_DESC *pResViewDesc)
 {
-    CUresult result = sg_declined("cuTexObjectCreate", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
+    CUresult sg_result = sg_declined("cuTexObjectCreate", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuTexObjectCreate", "pTexObject,pResDesc,pTexDesc,pResViewDesc", "pppp", (const uint64_t[]){(uint64_t)(uintptr_t)pTexObject, (uint64_t)(uintptr_t)pResDesc, (uint64_t)(uintptr_t)pTexDesc, (uint64_t)(uintptr_t)pResViewDesc}, result);
-    return result;
+        sg_trace("cuTexObjectCreate", "pTexObject,pResDesc,pTexDesc,pResViewDesc", "pppp", (const uint64_t[]){(uint64_t)(uintptr_t)pTexObject, (uint64_t)(uintptr_t)pResDesc, (uint64_t)(uintptr_t)pTexDesc, (uint64_t)(uintptr_t)pResViewDesc}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuTexObjectDestroy(CUtexObject texObject)
 {
-    CUresult result = sg_declined("cuTexObjectDestroy", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
+    CUresult sg_result = sg_declined("cuTexObjectDestroy", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuTexObjectDestroy", "texObject", "x", (const uint64_t[]){SG_TRACE_VALUE(texObject)}, result);
-    return result;
+        sg_trace("cuTexObjectDestroy", "texObject", "x", (const uint64_t[]){SG_TRACE_VALUE(texObject)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuTexObjectGetResourceDesc(CUDA_RESOURCE_DESC *pResDesc, CUtexObject texObject)
 {
-    CUresult result = sg_unknown("cuTexObjectGetResourceDesc");
+    CUresult sg_result = sg_unknown("cuTexObjectGetResourceDesc");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuTexObjectGetResourceDesc", "pResDesc,texObject", "px", (const uint64_t[]){(uint64_t)(uintptr_t)pResDesc, SG_TRACE_VALUE(texObject)}, result);
-    return result;
+        sg_trace("cuTexObjectGetResourceDesc", "pResDesc,texObject", "px", (const uint64_t[]){(uint64_t)(uintptr_t)pResDesc, SG_TRACE_VALUE(texObject)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuTexObjectGetTextureDesc(CUDA_TEXTURE_DESC *pTexDesc, CUtexObject texObject)
 {
-    CUresult result = sg_unknown("cuTexObjectGetTextureDesc");
+    CUresult sg_result = sg_unknown("cuTexObjectGetTextureDesc");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuTexObjectGetTextureDesc", "pTexDesc,texObject", "px", (const uint64_t[]){(uint64_t)(uintptr_t)pTexDesc, SG_TRACE_VALUE(texObject)}, result);
-    return result;
+        sg_trace("cuTexObjectGetTextureDesc", "pTexDesc,texObject", "px", (const uint64_t[]){(uint64_t)(uintptr_t)pTexDesc, SG_TRACE_VALUE(texObject)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuTexObjectGetResourceViewDesc(CUDA_RESOURCE_VIEW_DESC *pResViewDesc, CUtexObject texObject)
 {
-    CUresult result = sg_unknown("cuTexObjectGetResourceViewDesc");
+    CUresult sg_result = sg_unknown("cuTexObjectGetResourceViewDesc");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuTexObjectGetResourceViewDesc", "pResViewDesc,texObject", "px", (const uint64_t[]){(uint64_t)(uintptr_t)pResViewDesc, SG_TRACE_VALUE(texObject)}, result);
-    return result;
+        sg_trace("cuTexObjectGetResourceViewDesc", "pResViewDesc,texObject", "px", (const uint64_t[]){(uint64_t)(uintptr_t)pResViewDesc, SG_TRACE_VALUE(texObject)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuSurfObjectCreate(CUsurfObject *pSurfObject, const CUDA_RESOURCE_DESC *pResDesc)
 {
-    CUresult result = sg_declined("cuSurfObjectCreate", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
+    CUresult sg_result = sg_declined("cuSurfObjectCreate", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuSurfObjectCreate", "pSurfObject,pResDesc", "pp", (const uint64_t[]){(uint64_t)(uintptr_t)pSurfObject, (uint64_t)(uintptr_t)pResDesc}, result);
-    return result;
+        sg_trace("cuSurfObjectCreate", "pSurfObject,pResDesc", "pp", (const uint64_t[]){(uint64_t)(uintptr_t)pSurfObject, (uint64_t)(uintptr_t)pResDesc}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuSurfObjectDestroy(CUsurfObject surfObject)
 {
-    CUresult result = sg_declined("cuSurfObjectDestroy", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
+    CUresult sg_result = sg_declined("cuSurfObjectDestroy", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuSurfObjectDestroy", "surfObject", "x", (const uint64_t[]){SG_TRACE_VALUE(surfObject)}, result);
-    return result;
+        sg_trace("cuSurfObjectDestroy", "surfObject", "x", (const uint64_t[]){SG_TRACE_VALUE(surfObject)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuSurfObjectGetResourceDesc(CUDA_RESOURCE_DESC *pResDesc, CUsurfObject surfObject)
 {
-    CUresult result = sg_unknown("cuSurfObjectGetResourceDesc");
+    CUresult sg_result = sg_unknown("cuSurfObjectGetResourceDesc");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuSurfObjectGetResourceDesc", "pResDesc,surfObject", "px", (const uint64_t[]){(uint64_t)(uintptr_t)pResDesc, SG_TRACE_VALUE(surfObject)}, result);
-    return result;
+        sg_trace("cuSurfObjectGetResourceDesc", "pResDesc,surfObject", "px", (const uint64_t[]){(uint64_t)(uintptr_t)pResDesc, SG_TRACE_VALUE(surfObject)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuTensorMapEncodeTiled(CUtensorMap *tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank, void *globalAddress, const cuuint64_t *globalDim, const cuuint64_t *globalStrides, const cuuint32_t *boxDim, const cuuint32_t *elementStrides, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2Promotion, CUtensorMapFloatOOBfill oobFill)
 {
-    CUresult result = sg_unknown("cuTensorMapEncodeTiled");
+    CUresult sg_result = sg_unknown("cuTensorMapEncodeTiled");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuTensorMapEncodeTiled", "tensorMap,tensorDataType,tensorRank,globalAddress,globalDim,globalStrides,boxDim,elementStrides,interleave,swizzle,l2Promotion,oobFill", "pxxpppppxxxx", (const uint64_t[]){(uint64_t)(uintptr_t)tensorMap, SG_TRACE_VALUE(tensorDataType), SG_TRACE_VALUE(tensorRank), (uint64_t)(uintptr_t)globalAddress, (uint64_t)(uintptr_t)globalDim, (uint64_t)(uintptr_t)globalStrides, (uint64_t)(uintptr_t)boxDim, (uint64_t)(uintptr_t)elementStrides, SG_TRACE_VALUE(interleave), SG_TRACE_VALUE(swizzle), SG_TRACE_VALUE(l2Promotion), SG_TRACE_VALUE(oobFill)}, result);
-    return result;
+        sg_trace("cuTensorMapEncodeTiled", "tensorMap,tensorDataType,tensorRank,globalAddress,globalDim,globalStrides,boxDim,elementStrides,interleave,swizzle,l2Promotion,oobFill", "pxxpppppxxxx", (const uint64_t[]){(uint64_t)(uintptr_t)tensorMap, SG_TRACE_VALUE(tensorDataType), SG_TRACE_VALUE(tensorRank), (uint64_t)(uintptr_t)globalAddress, (uint64_t)(uintptr_t)globalDim, (uint64_t)(uintptr_t)globalStrides, (uint64_t)(uintptr_t)boxDim, (uint64_t)(uintptr_t)elementStrides, SG_TRACE_VALUE(interleave), SG_TRACE_VALUE(swizzle), SG_TRACE_VALUE(l2Promotion), SG_TRACE_VALUE(oobFill)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuTensorMapEncodeIm2col(CUtensorMap *tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank, void *globalAddress, const cuuint64_t *globalDim, const cuuint64_t *globalStrides, const int *pixelBoxLowerCorner, const int *pixelBoxUpperCorner, cuuint32_t channelsPerPixel, cuuint32_t pixelsPerColumn, const cuuint32_t *elementStrides, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2Promotion, CUtensorMapFloatOOBfill oobFill)
 {
-    CUresult result = sg_unknown("cuTensorMapEncodeIm2col");
+    CUresult sg_result = sg_unknown("cuTensorMapEncodeIm2col");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuTensorMapEncodeIm2col", "tensorMap,tensorDataType,tensorRank,globalAddress,globalDim,globalStrides,pixelBoxLowerCorner,pixelBoxUpperCorner,channelsPerPixel,pixelsPerColumn,elementStrides,interleave,swizzle,l2Promotion,oobFill", "pxxpppppxxpxxxx", (const uint64_t[]){(uint64_t)(uintptr_t)tensorMap, SG_TRACE_VALUE(tensorDataType), SG_TRACE_VALUE(tensorRank), (uint64_t)(uintptr_t)globalAddress, (uint64_t)(uintptr_t)globalDim, (uint64_t)(uintptr_t)globalStrides, (uint64_t)(uintptr_t)pixelBoxLowerCorner, (uint64_t)(uintptr_t)pixelBoxUpperCorner, SG_TRACE_VALUE(channelsPerPixel), SG_TRACE_VALUE(pixelsPerColumn), (uint64_t)(uintptr_t)elementStrides, SG_TRACE_VALUE(interleave), SG_TRACE_VALUE(swizzle), SG_TRACE_VALUE(l2Promotion), SG_TRACE_VALUE(oobFill)}, result);
-    return result;
+        sg_trace("cuTensorMapEncodeIm2col", "tensorMap,tensorDataType,tensorRank,globalAddress,globalDim,globalStrides,pixelBoxLowerCorner,pixelBoxUpperCorner,channelsPerPixel,pixelsPerColumn,elementStrides,interleave,swizzle,l2Promotion,oobFill", "pxxpppppxxpxxxx", (const uint64_t[]){(uint64_t)(uintptr_t)tensorMap, SG_TRACE_VALUE(tensorDataType), SG_TRACE_VALUE(tensorRank), (uint64_t)(uintptr_t)globalAddress, (uint64_t)(uintptr_t)globalDim, (uint64_t)(uintptr_t)globalStrides, (uint64_t)(uintptr_t)pixelBoxLowerCorner, (uint64_t)(uintptr_t)pixelBoxUpperCorner, SG_TRACE_VALUE(channelsPerPixel), SG_TRACE_VALUE(pixelsPerColumn), (uint64_t)(uintptr_t)elementStrides, SG_TRACE_VALUE(interleave), SG_TRACE_VALUE(swizzle), SG_TRACE_VALUE(l2Promotion), SG_TRACE_VALUE(oobFill)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuTensorMapEncodeIm2colWide(CUtensorMap *tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank, void *globalAddress, const cuuint64_t *globalDim, const cuuint64_t *globalStrides, int pixelBoxLowerCornerWidth, int pixelBoxUpperCornerWidth, cuuint32_t channelsPerPixel, cuuint32_t pixelsPerColumn, const cuuint32_t *elementStrides, CUtensorMapInterleave interleave, CUtensorMapIm2ColWideMode mode, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2Promotion, CUtensorMapFloatOOBfill oobFill)
 {
-    CUresult result = sg_unknown("cuTensorMapEncodeIm2colWide");
+    CUresult sg_result = sg_unknown("cuTensorMapEncodeIm2colWide");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuTensorMapEncodeIm2colWide", "tensorMap,tensorDataType,tensorRank,globalAddress,globalDim,globalStrides,pixelBoxLowerCornerWidth,pixelBoxUpperCornerWidth,channelsPerPixel,pixelsPerColumn,elementStrides,interleave,mode,swizzle,l2Promotion,oobFill", "pxxpppiixxpxxxxx", (const uint64_t[]){(uint64_t)(uintptr_t)tensorMap, SG_TRACE_VALUE(tensorDataType), SG_TRACE_VALUE(tensorRank), (uint64_t)(uintptr_t)globalAddress, (uint64_t)(uintptr_t)globalDim, (uint64_t)(uintptr_t)globalStrides, SG_TRACE_VALUE(pixelBoxLowerCornerWidth), SG_TRACE_VALUE(pixelBoxUpperCornerWidth), SG_TRACE_VALUE(channelsPerPixel), SG_TRACE_VALUE(pixelsPerColumn), (uint64_t)(uintptr_t)elementStrides, SG_TRACE_VALUE(interleave), SG_TRACE_VALUE(mode), SG_TRACE_VALUE(swizzle), SG_TRACE_VALUE(l2Promotion), SG_TRACE_VALUE(oobFill)}, result);
-    return result;
+        sg_trace("cuTensorMapEncodeIm2colWide", "tensorMap,tensorDataType,tensorRank,globalAddress,globalDim,globalStrides,pixelBoxLowerCornerWidth,pixelBoxUpperCornerWidth,channelsPerPixel,pixelsPerColumn,elementStrides,interleave,mode,swizzle,l2Promotion,oobFill", "pxxpppiixxpxxxxx", (const uint64_t[]){(uint64_t)(uintptr_t)tensorMap, SG_TRACE_VALUE(tensorDataType), SG_TRACE_VALUE(tensorRank), (uint64_t)(uintptr_t)globalAddress, (uint64_t)(uintptr_t)globalDim, (uint64_t)(uintptr_t)globalStrides, SG_TRACE_VALUE(pixelBoxLowerCornerWidth), SG_TRACE_VALUE(pixelBoxUpperCornerWidth), SG_TRACE_VALUE(channelsPerPixel), SG_TRACE_VALUE(pixelsPerColumn), (uint64_t)(uintptr_t)elementStrides, SG_TRACE_VALUE(interleave), SG_TRACE_VALUE(mode), SG_TRACE_VALUE(swizzle), SG_TRACE_VALUE(l2Promotion), SG_TRACE_VALUE(oobFill)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuTensorMapReplaceAddress(CUtensorMap *tensorMap, void *globalAddress)
 {
-    CUresult result = sg_unknown("cuTensorMapReplaceAddress");
+    CUresult sg_result = sg_unknown("cuTensorMapReplaceAddress");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuTensorMapReplaceAddress", "tensorMap,globalAddress", "pp", (const uint64_t[]){(uint64_t)(uintptr_t)tensorMap, (uint64_t)(uintptr_t)globalAddress}, result);
-    return result;
+        sg_trace("cuTensorMapReplaceAddress", "tensorMap,globalAddress", "pp", (const uint64_t[]){(uint64_t)(uintptr_t)tensorMap, (uint64_t)(uintptr_t)globalAddress}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuTensorMapSetAllocationClass(CUtensorMap *tensorMap, CUtensorMapAllocClass allocClass, CUtensorMapAllocClass *outAllocClass)
 {
-    CUresult result = sg_unknown("cuTensorMapSetAllocationClass");
+    CUresult sg_result = sg_unknown("cuTensorMapSetAllocationClass");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuTensorMapSetAllocationClass", "tensorMap,allocClass,outAllocClass", "pxp", (const uint64_t[]){(uint64_t)(uintptr_t)tensorMap, SG_TRACE_VALUE(allocClass), (uint64_t)(uintptr_t)outAllocClass}, result);
-    return result;
+        sg_trace("cuTensorMapSetAllocationClass", "tensorMap,allocClass,outAllocClass", "pxp", (const uint64_t[]){(uint64_t)(uintptr_t)tensorMap, SG_TRACE_VALUE(allocClass), (uint64_t)(uintptr_t)outAllocClass}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuDeviceCanAccessPeer(int *canAccessPeer, CUdevice dev, CUdevice peerDev)
 {
-    CUresult result = sg_hand_cuDeviceCanAccessPeer(canAccessPeer, dev, peerDev);
+    CUresult sg_result = sg_hand_cuDeviceCanAccessPeer(canAccessPeer, dev, peerDev);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuDeviceCanAccessPeer", "canAccessPeer,dev,peerDev", "Iii", (const uint64_t[]){(uint64_t)(uintptr_t)canAccessPeer, SG_TRACE_VALUE(dev), SG_TRACE_VALUE(peerDev)}, result);
-    return result;
+        sg_trace("cuDeviceCanAccessPeer", "canAccessPeer,dev,peerDev", "Iii", (const uint64_t[]){(uint64_t)(uintptr_t)canAccessPeer, SG_TRACE_VALUE(dev), SG_TRACE_VALUE(peerDev)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags)
 {
-    CUresult result = sg_hand_cuCtxEnablePeerAccess(peerContext, Flags);
+    CUresult sg_result = sg_hand_cuCtxEnablePeerAccess(peerContext, Flags);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCtxEnablePeerAccess", "peerContext,Flags", "xu", (const uint64_t[]){SG_TRACE_VALUE(peerContext), SG_TRACE_VALUE(Flags)}, result);
-    return result;
+        sg_trace("cuCtxEnablePeerAccess", "peerContext,Flags", "xu", (const uint64_t[]){SG_TRACE_VALUE(peerContext), SG_TRACE_VALUE(Flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCtxDisablePeerAccess(CUcontext peerContext)
 {
-    CUresult result = sg_hand_cuCtxDisablePeerAccess(peerContext);
+    CUresult sg_result = sg_hand_cuCtxDisablePeerAccess(peerContext);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCtxDisablePeerAccess", "peerContext", "x", (const uint64_t[]){SG_TRACE_VALUE(peerContext)}, result);
-    return result;
+        sg_trace("cuCtxDisablePeerAccess", "peerContext", "x", (const uint64_t[]){SG_TRACE_VALUE(peerContext)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attrib, CUdevice srcDevice, CUdevice dstDevice)
 {
-    CUresult result = sg_hand_cuDeviceGetP2PAttribute(value, attrib, srcDevice, dstDevice);
+    CUresult sg_result = sg_hand_cuDeviceGetP2PAttribute(value, attrib, srcDevice, dstDevice);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuDeviceGetP2PAttribute", "value,attrib,srcDevice,dstDevice", "Ixii", (const uint64_t[]){(uint64_t)(uintptr_t)value, SG_TRACE_VALUE(attrib), SG_TRACE_VALUE(srcDevice), SG_TRACE_VALUE(dstDevice)}, result);
-    return result;
+        sg_trace("cuDeviceGetP2PAttribute", "value,attrib,srcDevice,dstDevice", "Ixii", (const uint64_t[]){(uint64_t)(uintptr_t)value, SG_TRACE_VALUE(attrib), SG_TRACE_VALUE(srcDevice), SG_TRACE_VALUE(dstDevice)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuDeviceGetP2PAtomicCapabilities(unsigned int *capabilities, const CUatomicOperation *operations, unsigned int count, CUdevice srcDevice, CUdevice dstDevice)
 {
-    CUresult result = sg_unknown("cuDeviceGetP2PAtomicCapabilities");
+    CUresult sg_result = sg_unknown("cuDeviceGetP2PAtomicCapabilities");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuDeviceGetP2PAtomicCapabilities", "capabilities,operations,count,srcDevice,dstDevice", "Upuii", (const uint64_t[]){(uint64_t)(uintptr_t)capabilities, (uint64_t)(uintptr_t)operations, SG_TRACE_VALUE(count), SG_TRACE_VALUE(srcDevice), SG_TRACE_VALUE(dstDevice)}, result);
-    return result;
+        sg_trace("cuDeviceGetP2PAtomicCapabilities", "capabilities,operations,count,srcDevice,dstDevice", "Upuii", (const uint64_t[]){(uint64_t)(uintptr_t)capabilities, (uint64_t)(uintptr_t)operations, SG_TRACE_VALUE(count), SG_TRACE_VALUE(srcDevice), SG_TRACE_VALUE(dstDevice)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphicsUnregisterResource(CUgraphicsResource resource)
 {
-    CUresult result = sg_unknown("cuGraphicsUnregisterResource");
+    CUresult sg_result = sg_unknown("cuGraphicsUnregisterResource");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphicsUnregisterResource", "resource", "x", (const uint64_t[]){SG_TRACE_VALUE(resource)}, result);
-    return result;
+        sg_trace("cuGraphicsUnregisterResource", "resource", "x", (const uint64_t[]){SG_TRACE_VALUE(resource)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphicsSubResourceGetMappedArray(CUarray *pArray, CUgraphicsResource resource, unsigned int arrayIndex, unsigned int mipLevel)
 {
-    CUresult result = sg_unknown("cuGraphicsSubResourceGetMappedArray");
+    CUresult sg_result = sg_unknown("cuGraphicsSubResourceGetMappedArray");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphicsSubResourceGetMappedArray", "pArray,resource,arrayIndex,mipLevel", "pxuu", (const uint64_t[]){(uint64_t)(uintptr_t)pArray, SG_TRACE_VALUE(resource), SG_TRACE_VALUE(arrayIndex), SG_TRACE_VALUE(mipLevel)}, result);
-    return result;
+        sg_trace("cuGraphicsSubResourceGetMappedArray", "pArray,resource,arrayIndex,mipLevel", "pxuu", (const uint64_t[]){(uint64_t)(uintptr_t)pArray, SG_TRACE_VALUE(resource), SG_TRACE_VALUE(arrayIndex), SG_TRACE_VALUE(mipLevel)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphicsResourceGetMappedMipmappedArray(CUmipmappedArray *pMipmappedArray, CUgraphicsResource resource)
 {
-    CUresult result = sg_unknown("cuGraphicsResourceGetMappedMipmappedArray");
+    CUresult sg_result = sg_unknown("cuGraphicsResourceGetMappedMipmappedArray");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphicsResourceGetMappedMipmappedArray", "pMipmappedArray,resource", "px", (const uint64_t[]){(uint64_t)(uintptr_t)pMipmappedArray, SG_TRACE_VALUE(resource)}, result);
-    return result;
+        sg_trace("cuGraphicsResourceGetMappedMipmappedArray", "pMipmappedArray,resource", "px", (const uint64_t[]){(uint64_t)(uintptr_t)pMipmappedArray, SG_TRACE_VALUE(resource)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphicsResourceGetMappedPointer_v2(CUdeviceptr *pDevPtr, size_t *pSize, CUgraphicsResource resource)
 {
-    CUresult result = sg_unknown("cuGraphicsResourceGetMappedPointer_v2");
+    CUresult sg_result = sg_unknown("cuGraphicsResourceGetMappedPointer_v2");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphicsResourceGetMappedPointer_v2", "pDevPtr,pSize,resource", "XZx", (const uint64_t[]){(uint64_t)(uintptr_t)pDevPtr, (uint64_t)(uintptr_t)pSize, SG_TRACE_VALUE(resource)}, result);
-    return result;
+        sg_trace("cuGraphicsResourceGetMappedPointer_v2", "pDevPtr,pSize,resource", "XZx", (const uint64_t[]){(uint64_t)(uintptr_t)pDevPtr, (uint64_t)(uintptr_t)pSize, SG_TRACE_VALUE(resource)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphicsResourceSetMapFlags_v2(CUgraphicsResource resource, unsigned int flags)
 {
-    CUresult result = sg_unknown("cuGraphicsResourceSetMapFlags_v2");
+    CUresult sg_result = sg_unknown("cuGraphicsResourceSetMapFlags_v2");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphicsResourceSetMapFlags_v2", "resource,flags", "xu", (const uint64_t[]){SG_TRACE_VALUE(resource), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuGraphicsResourceSetMapFlags_v2", "resource,flags", "xu", (const uint64_t[]){SG_TRACE_VALUE(resource), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphicsMapResources_ptsz(unsigned int count, CUgraphicsResource *resources, CUstream hStream)
 {
-    CUresult result = sg_unknown("cuGraphicsMapResources_ptsz");
+    CUresult sg_result = sg_unknown("cuGraphicsMapResources_ptsz");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphicsMapResources_ptsz", "count,resources,hStream", "upx", (const uint64_t[]){SG_TRACE_VALUE(count), (uint64_t)(uintptr_t)resources, (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuGraphicsMapResources_ptsz", "count,resources,hStream", "upx", (const uint64_t[]){SG_TRACE_VALUE(count), (uint64_t)(uintptr_t)resources, (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphicsUnmapResources_ptsz(unsigned int count, CUgraphicsResource *resources, CUstream hStream)
 {
-    CUresult result = sg_unknown("cuGraphicsUnmapResources_ptsz");
+    CUresult sg_result = sg_unknown("cuGraphicsUnmapResources_ptsz");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphicsUnmapResources_ptsz", "count,resources,hStream", "upx", (const uint64_t[]){SG_TRACE_VALUE(count), (uint64_t)(uintptr_t)resources, (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuGraphicsUnmapResources_ptsz", "count,resources,hStream", "upx", (const uint64_t[]){SG_TRACE_VALUE(count), (uint64_t)(uintptr_t)resources, (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags, CUdriverProcAddressQueryResult *symbolStatus)
 {
-    CUresult result = sg_hand_cuGetProcAddress_v2(symbol, pfn, cudaVersion, flags, symbolStatus);
+    CUresult sg_result = sg_hand_cuGetProcAddress_v2(symbol, pfn, cudaVersion, flags, symbolStatus);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGetProcAddress_v2", "symbol,pfn,cudaVersion,flags,symbolStatus", "sPixp", (const uint64_t[]){(uint64_t)(uintptr_t)symbol, (uint64_t)(uintptr_t)pfn, SG_TRACE_VALUE(cudaVersion), SG_TRACE_VALUE(flags), (uint64_t)(uintptr_t)symbolStatus}, result);
-    return result;
+        sg_trace("cuGetProcAddress_v2", "symbol,pfn,cudaVersion,flags,symbolStatus", "sPixp", (const uint64_t[]){(uint64_t)(uintptr_t)symbol, (uint64_t)(uintptr_t)pfn, SG_TRACE_VALUE(cudaVersion), SG_TRACE_VALUE(flags), (uint64_t)(uintptr_t)symbolStatus}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCoredumpGetAttribute(CUcoredumpSettings attrib, void *value, size_t *size)
 {
-    CUresult result = sg_unknown("cuCoredumpGetAttribute");
+    CUresult sg_result = sg_unknown("cuCoredumpGetAttribute");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCoredumpGetAttribute", "attrib,value,size", "xpZ", (const uint64_t[]){SG_TRACE_VALUE(attrib), (uint64_t)(uintptr_t)value, (uint64_t)(uintptr_t)size}, result);
-    return result;
+        sg_trace("cuCoredumpGetAttribute", "attrib,value,size", "xpZ", (const uint64_t[]){SG_TRACE_VALUE(attrib), (uint64_t)(uintptr_t)value, (uint64_t)(uintptr_t)size}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCoredumpGetAttributeGlobal(CUcoredumpSettings attrib, void *value, size_t *size)
 {
-    CUresult result = sg_unknown("cuCoredumpGetAttributeGlobal");
+    CUresult sg_result = sg_unknown("cuCoredumpGetAttributeGlobal");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCoredumpGetAttributeGlobal", "attrib,value,size", "xpZ", (const uint64_t[]){SG_TRACE_VALUE(attrib), (uint64_t)(uintptr_t)value, (uint64_t)(uintptr_t)size}, result);
-    return result;
+        sg_trace("cuCoredumpGetAttributeGlobal", "attrib,value,size", "xpZ", (const uint64_t[]){SG_TRACE_VALUE(attrib), (uint64_t)(uintptr_t)value, (uint64_t)(uintptr_t)size}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCoredumpSetAttribute(CUcoredumpSettings attrib, void *value, size_t *size)
 {
-    CUresult result = sg_unknown("cuCoredumpSetAttribute");
+    CUresult sg_result = sg_unknown("cuCoredumpSetAttribute");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCoredumpSetAttribute", "attrib,value,size", "xpZ", (const uint64_t[]){SG_TRACE_VALUE(attrib), (uint64_t)(uintptr_t)value, (uint64_t)(uintptr_t)size}, result);
-    return result;
+        sg_trace("cuCoredumpSetAttribute", "attrib,value,size", "xpZ", (const uint64_t[]){SG_TRACE_VALUE(attrib), (uint64_t)(uintptr_t)value, (uint64_t)(uintptr_t)size}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCoredumpSetAttributeGlobal(CUcoredumpSettings attrib, void *value, size_t *size)
 {
-    CUresult result = sg_unknown("cuCoredumpSetAttributeGlobal");
+    CUresult sg_result = sg_unknown("cuCoredumpSetAttributeGlobal");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCoredumpSetAttributeGlobal", "attrib,value,size", "xpZ", (const uint64_t[]){SG_TRACE_VALUE(attrib), (uint64_t)(uintptr_t)value, (uint64_t)(uintptr_t)size}, result);
-    return result;
+        sg_trace("cuCoredumpSetAttributeGlobal", "attrib,value,size", "xpZ", (const uint64_t[]){SG_TRACE_VALUE(attrib), (uint64_t)(uintptr_t)value, (uint64_t)(uintptr_t)size}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCoredumpRegisterStartCallback(CUcoredumpStatusCallback callback, void *userData, CUcoredumpCallbackHandle *callbackOut)
 {
-    CUresult result = sg_unknown("cuCoredumpRegisterStartCallback");
+    CUresult sg_result = sg_unknown("cuCoredumpRegisterStartCallback");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCoredumpRegisterStartCallback", "callback,userData,callbackOut", "xpp", (const uint64_t[]){SG_TRACE_VALUE(callback), (uint64_t)(uintptr_t)userData, (uint64_t)(uintptr_t)callbackOut}, result);
-    return result;
+        sg_trace("cuCoredumpRegisterStartCallback", "callback,userData,callbackOut", "xpp", (const uint64_t[]){SG_TRACE_VALUE(callback), (uint64_t)(uintptr_t)userData, (uint64_t)(uintptr_t)callbackOut}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCoredumpRegisterCompleteCallback(CUcoredumpStatusCallback callback, void *userData, CUcoredumpCallbackHandle *callbackOut)
 {
-    CUresult result = sg_unknown("cuCoredumpRegisterCompleteCallback");
+    CUresult sg_result = sg_unknown("cuCoredumpRegisterCompleteCallback");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCoredumpRegisterCompleteCallback", "callback,userData,callbackOut", "xpp", (const uint64_t[]){SG_TRACE_VALUE(callback), (uint64_t)(uintptr_t)userData, (uint64_t)(uintptr_t)callbackOut}, result);
-    return result;
+        sg_trace("cuCoredumpRegisterCompleteCallback", "callback,userData,callbackOut", "xpp", (const uint64_t[]){SG_TRACE_VALUE(callback), (uint64_t)(uintptr_t)userData, (uint64_t)(uintptr_t)callbackOut}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCoredumpDeregisterStartCallback(CUcoredumpCallbackHandle callback)
 {
-    CUresult result = sg_unknown("cuCoredumpDeregisterStartCallback");
+    CUresult sg_result = sg_unknown("cuCoredumpDeregisterStartCallback");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCoredumpDeregisterStartCallback", "callback", "x", (const uint64_t[]){SG_TRACE_VALUE(callback)}, result);
-    return result;
+        sg_trace("cuCoredumpDeregisterStartCallback", "callback", "x", (const uint64_t[]){SG_TRACE_VALUE(callback)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCoredumpDeregisterCompleteCallback(CUcoredumpCallbackHandle callback)
 {
-    CUresult result = sg_unknown("cuCoredumpDeregisterCompleteCallback");
+    CUresult sg_result = sg_unknown("cuCoredumpDeregisterCompleteCallback");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCoredumpDeregisterCompleteCallback", "callback", "x", (const uint64_t[]){SG_TRACE_VALUE(callback)}, result);
-    return result;
+        sg_trace("cuCoredumpDeregisterCompleteCallback", "callback", "x", (const uint64_t[]){SG_TRACE_VALUE(callback)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGetExportTable(const void **ppExportTable, const CUuuid *pExportTableId)
 {
-    CUresult result = sg_hand_cuGetExportTable(ppExportTable, pExportTableId);
+    CUresult sg_result = sg_hand_cuGetExportTable(ppExportTable, pExportTableId);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGetExportTable", "ppExportTable,pExportTableId", "Pp", (const uint64_t[]){(uint64_t)(uintptr_t)ppExportTable, (uint64_t)(uintptr_t)pExportTableId}, result);
-    return result;
+        sg_trace("cuGetExportTable", "ppExportTable,pExportTableId", "Pp", (const uint64_t[]){(uint64_t)(uintptr_t)ppExportTable, (uint64_t)(uintptr_t)pExportTableId}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice dev, unsigned int flags)
 {
-    CUresult result = sg_unknown("cuGreenCtxCreate");
+    CUresult sg_result = sg_unknown("cuGreenCtxCreate");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGreenCtxCreate", "phCtx,desc,dev,flags", "pxiu", (const uint64_t[]){(uint64_t)(uintptr_t)phCtx, SG_TRACE_VALUE(desc), SG_TRACE_VALUE(dev), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuGreenCtxCreate", "phCtx,desc,dev,flags", "pxiu", (const uint64_t[]){(uint64_t)(uintptr_t)phCtx, SG_TRACE_VALUE(desc), SG_TRACE_VALUE(dev), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGreenCtxDestroy(CUgreenCtx hCtx)
 {
-    CUresult result = sg_unknown("cuGreenCtxDestroy");
+    CUresult sg_result = sg_unknown("cuGreenCtxDestroy");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGreenCtxDestroy", "hCtx", "x", (const uint64_t[]){SG_TRACE_VALUE(hCtx)}, result);
-    return result;
+        sg_trace("cuGreenCtxDestroy", "hCtx", "x", (const uint64_t[]){SG_TRACE_VALUE(hCtx)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCtxFromGreenCtx(CUcontext *pContext, CUgreenCtx hCtx)
 {
-    CUresult result = sg_unknown("cuCtxFromGreenCtx");
+    CUresult sg_result = sg_unknown("cuCtxFromGreenCtx");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCtxFromGreenCtx", "pContext,hCtx", "Xx", (const uint64_t[]){(uint64_t)(uintptr_t)pContext, SG_TRACE_VALUE(hCtx)}, result);
-    return result;
+        sg_trace("cuCtxFromGreenCtx", "pContext,hCtx", "Xx", (const uint64_t[]){(uint64_t)(uintptr_t)pContext, SG_TRACE_VALUE(hCtx)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuDeviceGetDevResource(CUdevice device, CUdevResource *resource, CUdevResourceType type)
 {
-    CUresult result = sg_unknown("cuDeviceGetDevResource");
+    CUresult sg_result = sg_unknown("cuDeviceGetDevResource");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuDeviceGetDevResource", "device,resource,type", "ipx", (const uint64_t[]){SG_TRACE_VALUE(device), (uint64_t)(uintptr_t)resource, SG_TRACE_VALUE(type)}, result);
-    return result;
+        sg_trace("cuDeviceGetDevResource", "device,resource,type", "ipx", (const uint64_t[]){SG_TRACE_VALUE(device), (uint64_t)(uintptr_t)resource, SG_TRACE_VALUE(type)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCtxGetDevResource(CUcontext hCtx, CUdevResource *resource, CUdevResourceType type)
 {
-    CUresult result = sg_unknown("cuCtxGetDevResource");
+    CUresult sg_result = sg_unknown("cuCtxGetDevResource");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCtxGetDevResource", "hCtx,resource,type", "xpx", (const uint64_t[]){SG_TRACE_VALUE(hCtx), (uint64_t)(uintptr_t)resource, SG_TRACE_VALUE(type)}, result);
-    return result;
+        sg_trace("cuCtxGetDevResource", "hCtx,resource,type", "xpx", (const uint64_t[]){SG_TRACE_VALUE(hCtx), (uint64_t)(uintptr_t)resource, SG_TRACE_VALUE(type)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGreenCtxGetDevResource(CUgreenCtx hCtx, CUdevResource *resource, CUdevResourceType type)
 {
-    CUresult result = sg_unknown("cuGreenCtxGetDevResource");
+    CUresult sg_result = sg_unknown("cuGreenCtxGetDevResource");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGreenCtxGetDevResource", "hCtx,resource,type", "xpx", (const uint64_t[]){SG_TRACE_VALUE(hCtx), (uint64_t)(uintptr_t)resource, SG_TRACE_VALUE(type)}, result);
-    return result;
+        sg_trace("cuGreenCtxGetDevResource", "hCtx,resource,type", "xpx", (const uint64_t[]){SG_TRACE_VALUE(hCtx), (uint64_t)(uintptr_t)resource, SG_TRACE_VALUE(type)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuDevSmResourceSplitByCount(CUdevResource *result, unsigned int *nbGroups, const CUdevResource *input, CUdevResource *remainder, unsigned int flags, unsigned int minCount)
 {
-    CUresult result = sg_unknown("cuDevSmResourceSplitByCount");
+    CUresult sg_result = sg_unknown("cuDevSmResourceSplitByCount");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuDevSmResourceSplitByCount", "result,nbGroups,input,remainder,flags,minCount", "pUppuu", (const uint64_t[]){(uint64_t)(uintptr_t)result, (uint64_t)(uintptr_t)nbGroups, (uint64_t)(uintptr_t)input, (uint64_t)(uintptr_t)remainder, SG_TRACE_VALUE(flags), SG_TRACE_VALUE(minCount)}, result);
-    return result;
+        sg_trace("cuDevSmResourceSplitByCount", "result,nbGroups,input,remainder,flags,minCount", "pUppuu", (const uint64_t[]){(uint64_t)(uintptr_t)result, (uint64_t)(uintptr_t)nbGroups, (uint64_t)(uintptr_t)input, (uint64_t)(uintptr_t)remainder, SG_TRACE_VALUE(flags), SG_TRACE_VALUE(minCount)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuDevSmResourceSplit(CUdevResource *result, unsigned int nbGroups, const CUdevResource *input, CUdevResource *remainder, unsigned int flags, CU_DEV_SM_RESOURCE_GROUP_PARAMS *groupParams)
 {
-    CUresult result = sg_unknown("cuDevSmResourceSplit");
+    CUresult sg_result = sg_unknown("cuDevSmResourceSplit");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuDevSmResourceSplit", "result,nbGroups,input,remainder,flags,groupParams", "puppup", (const uint64_t[]){(uint64_t)(uintptr_t)result, SG_TRACE_VALUE(nbGroups), (uint64_t)(uintptr_t)input, (uint64_t)(uintptr_t)remainder, SG_TRACE_VALUE(flags), (uint64_t)(uintptr_t)groupParams}, result);
-    return result;
+        sg_trace("cuDevSmResourceSplit", "result,nbGroups,input,remainder,flags,groupParams", "puppup", (const uint64_t[]){(uint64_t)(uintptr_t)result, SG_TRACE_VALUE(nbGroups), (uint64_t)(uintptr_t)input, (uint64_t)(uintptr_t)remainder, SG_TRACE_VALUE(flags), (uint64_t)(uintptr_t)groupParams}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuDevResourceGenerateDesc(CUdevResourceDesc *phDesc, CUdevResource *resources, unsigned int nbResources)
 {
-    CUresult result = sg_unknown("cuDevResourceGenerateDesc");
+    CUresult sg_result = sg_unknown("cuDevResourceGenerateDesc");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuDevResourceGenerateDesc", "phDesc,resources,nbResources", "ppu", (const uint64_t[]){(uint64_t)(uintptr_t)phDesc, (uint64_t)(uintptr_t)resources, SG_TRACE_VALUE(nbResources)}, result);
-    return result;
+        sg_trace("cuDevResourceGenerateDesc", "phDesc,resources,nbResources", "ppu", (const uint64_t[]){(uint64_t)(uintptr_t)phDesc, (uint64_t)(uintptr_t)resources, SG_TRACE_VALUE(nbResources)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGreenCtxRecordEvent(CUgreenCtx hCtx, CUevent hEvent)
 {
-    CUresult result = sg_unknown("cuGreenCtxRecordEvent");
+    CUresult sg_result = sg_unknown("cuGreenCtxRecordEvent");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGreenCtxRecordEvent", "hCtx,hEvent", "xx", (const uint64_t[]){SG_TRACE_VALUE(hCtx), SG_TRACE_VALUE(hEvent)}, result);
-    return result;
+        sg_trace("cuGreenCtxRecordEvent", "hCtx,hEvent", "xx", (const uint64_t[]){SG_TRACE_VALUE(hCtx), SG_TRACE_VALUE(hEvent)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGreenCtxWaitEvent(CUgreenCtx hCtx, CUevent hEvent)
 {
-    CUresult result = sg_unknown("cuGreenCtxWaitEvent");
+    CUresult sg_result = sg_unknown("cuGreenCtxWaitEvent");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGreenCtxWaitEvent", "hCtx,hEvent", "xx", (const uint64_t[]){SG_TRACE_VALUE(hCtx), SG_TRACE_VALUE(hEvent)}, result);
-    return result;
+        sg_trace("cuGreenCtxWaitEvent", "hCtx,hEvent", "xx", (const uint64_t[]){SG_TRACE_VALUE(hCtx), SG_TRACE_VALUE(hEvent)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamGetGreenCtx(CUstream hStream, CUgreenCtx *phCtx)
 {
-    CUresult result = sg_unknown("cuStreamGetGreenCtx");
+    CUresult sg_result = sg_unknown("cuStreamGetGreenCtx");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamGetGreenCtx", "hStream,phCtx", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)phCtx}, result);
-    return result;
+        sg_trace("cuStreamGetGreenCtx", "hStream,phCtx", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)phCtx}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGreenCtxStreamCreate(CUstream *phStream, CUgreenCtx greenCtx, unsigned int flags, int priority)
 {
-    CUresult result = sg_unknown("cuGreenCtxStreamCreate");
+    CUresult sg_result = sg_unknown("cuGreenCtxStreamCreate");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGreenCtxStreamCreate", "phStream,greenCtx,flags,priority", "Xxui", (const uint64_t[]){(uint64_t)(uintptr_t)phStream, SG_TRACE_VALUE(greenCtx), SG_TRACE_VALUE(flags), SG_TRACE_VALUE(priority)}, result);
-    return result;
+        sg_trace("cuGreenCtxStreamCreate", "phStream,greenCtx,flags,priority", "Xxui", (const uint64_t[]){(uint64_t)(uintptr_t)phStream, SG_TRACE_VALUE(greenCtx), SG_TRACE_VALUE(flags), SG_TRACE_VALUE(priority)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGreenCtxGetId(CUgreenCtx greenCtx, unsigned long long *greenCtxId)
 {
-    CUresult result = sg_unknown("cuGreenCtxGetId");
+    CUresult sg_result = sg_unknown("cuGreenCtxGetId");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGreenCtxGetId", "greenCtx,greenCtxId", "xZ", (const uint64_t[]){SG_TRACE_VALUE(greenCtx), (uint64_t)(uintptr_t)greenCtxId}, result);
-    return result;
+        sg_trace("cuGreenCtxGetId", "greenCtx,greenCtxId", "xZ", (const uint64_t[]){SG_TRACE_VALUE(greenCtx), (uint64_t)(uintptr_t)greenCtxId}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamGetDevResource_ptsz(CUstream hStream, CUdevResource *resource, CUdevResourceType type)
 {
-    CUresult result = sg_unknown("cuStreamGetDevResource_ptsz");
+    CUresult sg_result = sg_unknown("cuStreamGetDevResource_ptsz");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamGetDevResource_ptsz", "hStream,resource,type", "xpx", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)resource, SG_TRACE_VALUE(type)}, result);
-    return result;
+        sg_trace("cuStreamGetDevResource_ptsz", "hStream,resource,type", "xpx", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)resource, SG_TRACE_VALUE(type)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLogsRegisterCallback(CUlogsCallback callbackFunc, void *userData, CUlogsCallbackHandle *callback_out)
 {
-    CUresult result = sg_unknown("cuLogsRegisterCallback");
+    CUresult sg_result = sg_unknown("cuLogsRegisterCallback");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLogsRegisterCallback", "callbackFunc,userData,callback_out", "xpp", (const uint64_t[]){SG_TRACE_VALUE(callbackFunc), (uint64_t)(uintptr_t)userData, (uint64_t)(uintptr_t)callback_out}, result);
-    return result;
+        sg_trace("cuLogsRegisterCallback", "callbackFunc,userData,callback_out", "xpp", (const uint64_t[]){SG_TRACE_VALUE(callbackFunc), (uint64_t)(uintptr_t)userData, (uint64_t)(uintptr_t)callback_out}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLogsUnregisterCallback(CUlogsCallbackHandle callback)
 {
-    CUresult result = sg_unknown("cuLogsUnregisterCallback");
+    CUresult sg_result = sg_unknown("cuLogsUnregisterCallback");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLogsUnregisterCallback", "callback", "x", (const uint64_t[]){SG_TRACE_VALUE(callback)}, result);
-    return result;
+        sg_trace("cuLogsUnregisterCallback", "callback", "x", (const uint64_t[]){SG_TRACE_VALUE(callback)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLogsCurrent(CUlogIterator *iterator_out, unsigned int flags)
 {
-    CUresult result = sg_unknown("cuLogsCurrent");
+    CUresult sg_result = sg_unknown("cuLogsCurrent");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLogsCurrent", "iterator_out,flags", "pu", (const uint64_t[]){(uint64_t)(uintptr_t)iterator_out, SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuLogsCurrent", "iterator_out,flags", "pu", (const uint64_t[]){(uint64_t)(uintptr_t)iterator_out, SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLogsDumpToFile(CUlogIterator *iterator, const char *pathToFile, unsigned int flags)
 {
-    CUresult result = sg_unknown("cuLogsDumpToFile");
+    CUresult sg_result = sg_unknown("cuLogsDumpToFile");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLogsDumpToFile", "iterator,pathToFile,flags", "psu", (const uint64_t[]){(uint64_t)(uintptr_t)iterator, (uint64_t)(uintptr_t)pathToFile, SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuLogsDumpToFile", "iterator,pathToFile,flags", "psu", (const uint64_t[]){(uint64_t)(uintptr_t)iterator, (uint64_t)(uintptr_t)pathToFile, SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLogsDumpToMemory(CUlogIterator *iterator, char *buffer, size_t *size, unsigned int flags)
 {
-    CUresult result = sg_unknown("cuLogsDumpToMemory");
+    CUresult sg_result = sg_unknown("cuLogsDumpToMemory");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLogsDumpToMemory", "iterator,buffer,size,flags", "ppZu", (const uint64_t[]){(uint64_t)(uintptr_t)iterator, (uint64_t)(uintptr_t)buffer, (uint64_t)(uintptr_t)size, SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuLogsDumpToMemory", "iterator,buffer,size,flags", "ppZu", (const uint64_t[]){(uint64_t)(uintptr_t)iterator, (uint64_t)(uintptr_t)buffer, (uint64_t)(uintptr_t)size, SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemHostRegister(void *p, size_t bytesize, unsigned int Flags)
 {
-    CUresult result = sg_declined("cuMemHostRegister", "memory of the rank's own cannot be page-locked in place", "allocate it with cuMemHostAlloc");
+    CUresult sg_result = sg_declined("cuMemHostRegister", "memory of the rank's own cannot be page-locked in place", "allocate it with cuMemHostAlloc");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemHostRegister", "p,bytesize,Flags", "pxu", (const uint64_t[]){(uint64_t)(uintptr_t)p, SG_TRACE_VALUE(bytesize), SG_TRACE_VALUE(Flags)}, result);
-    return result;
+        sg_trace("cuMemHostRegister", "p,bytesize,Flags", "pxu", (const uint64_t[]){(uint64_t)(uintptr_t)p, SG_TRACE_VALUE(bytesize), SG_TRACE_VALUE(Flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphicsResourceSetMapFlags(CUgraphicsResource resource, unsigned int flags)
 {
-    CUresult result = sg_unknown("cuGraphicsResourceSetMapFlags");
+    CUresult sg_result = sg_unknown("cuGraphicsResourceSetMapFlags");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphicsResourceSetMapFlags", "resource,flags", "xu", (const uint64_t[]){SG_TRACE_VALUE(resource), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuGraphicsResourceSetMapFlags", "resource,flags", "xu", (const uint64_t[]){SG_TRACE_VALUE(resource), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLinkCreate(unsigned int numOptions, CUjit_option *options, void **optionValues, CUlinkState *stateOut)
 {
-    CUresult result = sg_declined("cuLinkCreate", "the driver's linker is not supported", "link with nvJitLink");
+    CUresult sg_result = sg_declined("cuLinkCreate", "the driver's linker is not supported", "link with nvJitLink");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLinkCreate", "numOptions,options,optionValues,stateOut", "upPp", (const uint64_t[]){SG_TRACE_VALUE(numOptions), (uint64_t)(uintptr_t)options, (uint64_t)(uintptr_t)optionValues, (uint64_t)(uintptr_t)stateOut}, result);
-    return result;
+        sg_trace("cuLinkCreate", "numOptions,options,optionValues,stateOut", "upPp", (const uint64_t[]){SG_TRACE_VALUE(numOptions), (uint64_t)(uintptr_t)options, (uint64_t)(uintptr_t)optionValues, (uint64_t)(uintptr_t)stateOut}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLinkAddData(CUlinkState state, CUjitInputType type, void *data, size_t size, const char *name, unsigned int numOptions, CUjit_option *options, void **optionValues)
 {
-    CUresult result = sg_declined("cuLinkAddData", "the driver's linker is not supported", "link with nvJitLink");
+    CUresult sg_result = sg_declined("cuLinkAddData", "the driver's linker is not supported", "link with nvJitLink");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLinkAddData", "state,type,data,size,name,numOptions,options,optionValues", "xxpxsupP", (const uint64_t[]){SG_TRACE_VALUE(state), SG_TRACE_VALUE(type), (uint64_t)(uintptr_t)data, SG_TRACE_VALUE(size), (uint64_t)(uintptr_t)name, SG_TRACE_VALUE(numOptions), (uint64_t)(uintptr_t)options, (uint64_t)(uintptr_t)optionValues}, result);
-    return result;
+        sg_trace("cuLinkAddData", "state,type,data,size,name,numOptions,options,optionValues", "xxpxsupP", (const uint64_t[]){SG_TRACE_VALUE(state), SG_TRACE_VALUE(type), (uint64_t)(uintptr_t)data, SG_TRACE_VALUE(size), (uint64_t)(uintptr_t)name, SG_TRACE_VALUE(numOptions), (uint64_t)(uintptr_t)options, (uint64_t)(uintptr_t)optionValues}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLinkAddFile(CUlinkState state, CUjitInputType type, const char *path, unsigned int numOptions, CUjit_option *options, void **optionValues)
 {
-    CUresult result = sg_declined("cuLinkAddFile", "the driver's linker is not supported", "link with nvJitLink");
+    CUresult sg_result = sg_declined("cuLinkAddFile", "the driver's linker is not supported", "link with nvJitLink");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLinkAddFile", "state,type,path,numOptions,options,optionValues", "xxsupP", (const uint64_t[]){SG_TRACE_VALUE(state), SG_TRACE_VALUE(type), (uint64_t)(uintptr_t)path, SG_TRACE_VALUE(numOptions), (uint64_t)(uintptr_t)options, (uint64_t)(uintptr_t)optionValues}, result);
-    return result;
+        sg_trace("cuLinkAddFile", "state,type,path,numOptions,options,optionValues", "xxsupP", (const uint64_t[]){SG_TRACE_VALUE(state), SG_TRACE_VALUE(type), (uint64_t)(uintptr_t)path, SG_TRACE_VALUE(numOptions), (uint64_t)(uintptr_t)options, (uint64_t)(uintptr_t)optionValues}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuTexRefSetAddress2D_v2(CUtexref hTexRef, const CUDA_ARRAY_DESCRIPTOR *desc, CUdeviceptr dptr, size_t Pitch)
 {
-    CUresult result = sg_unknown("cuTexRefSetAddress2D_v2");
+    CUresult sg_result = sg_unknown("cuTexRefSetAddress2D_v2");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuTexRefSetAddress2D_v2", "hTexRef,desc,dptr,Pitch", "xpxx", (const uint64_t[]){SG_TRACE_VALUE(hTexRef), (uint64_t)(uintptr_t)desc, SG_TRACE_VALUE(dptr), SG_TRACE_VALUE(Pitch)}, result);
-    return result;
+        sg_trace("cuTexRefSetAddress2D_v2", "hTexRef,desc,dptr,Pitch", "xpxx", (const uint64_t[]){SG_TRACE_VALUE(hTexRef), (uint64_t)(uintptr_t)desc, SG_TRACE_VALUE(dptr), SG_TRACE_VALUE(Pitch)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuDeviceTotalMem(unsigned int *bytes, CUdevice dev)
 {
-    CUresult result = sg_declined("cuDeviceTotalMem", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
+    CUresult sg_result = sg_declined("cuDeviceTotalMem", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuDeviceTotalMem", "bytes,dev", "Ui", (const uint64_t[]){(uint64_t)(uintptr_t)bytes, SG_TRACE_VALUE(dev)}, result);
-    return result;
+        sg_trace("cuDeviceTotalMem", "bytes,dev", "Ui", (const uint64_t[]){(uint64_t)(uintptr_t)bytes, SG_TRACE_VALUE(dev)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev)
 {
-    CUresult result = sg_hand_cuCtxCreate_v2(pctx, flags, dev);
+    CUresult sg_result = sg_hand_cuCtxCreate_v2(pctx, flags, dev);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCtxCreate", "pctx,flags,dev", "Xui", (const uint64_t[]){(uint64_t)(uintptr_t)pctx, SG_TRACE_VALUE(flags), SG_TRACE_VALUE(dev)}, result);
-    return result;
+        sg_trace("cuCtxCreate", "pctx,flags,dev", "Xui", (const uint64_t[]){(uint64_t)(uintptr_t)pctx, SG_TRACE_VALUE(flags), SG_TRACE_VALUE(dev)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
 {
-    CUresult result = sg_hand_cuCtxCreate_v2(pctx, flags, dev);
+    CUresult sg_result = sg_hand_cuCtxCreate_v2(pctx, flags, dev);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCtxCreate_v2", "pctx,flags,dev", "Xui", (const uint64_t[]){(uint64_t)(uintptr_t)pctx, SG_TRACE_VALUE(flags), SG_TRACE_VALUE(dev)}, result);
-    return result;
+        sg_trace("cuCtxCreate_v2", "pctx,flags,dev", "Xui", (const uint64_t[]){(uint64_t)(uintptr_t)pctx, SG_TRACE_VALUE(flags), SG_TRACE_VALUE(dev)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams, unsigned int flags, CUdevice dev)
 {
-    CUresult result = sg_hand_cuCtxCreate_v3(pctx, paramsArray, numParams, flags, dev);
+    CUresult sg_result = sg_hand_cuCtxCreate_v3(pctx, paramsArray, numParams, flags, dev);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCtxCreate_v3", "pctx,paramsArray,numParams,flags,dev", "Xpiui", (const uint64_t[]){(uint64_t)(uintptr_t)pctx, (uint64_t)(uintptr_t)paramsArray, SG_TRACE_VALUE(numParams), SG_TRACE_VALUE(flags), SG_TRACE_VALUE(dev)}, result);
-    return result;
+        sg_trace("cuCtxCreate_v3", "pctx,paramsArray,numParams,flags,dev", "Xpiui", (const uint64_t[]){(uint64_t)(uintptr_t)pctx, (uint64_t)(uintptr_t)paramsArray, SG_TRACE_VALUE(numParams), SG_TRACE_VALUE(flags), SG_TRACE_VALUE(dev)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuModuleGetGlobal(CUdeviceptr_v1 *dptr, unsigned int *bytes, CUmodule hmod, const char *name)
 {
-    CUresult result = sg_declined("cuModuleGetGlobal", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
+    CUresult sg_result = sg_declined("cuModuleGetGlobal", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuModuleGetGlobal", "dptr,bytes,hmod,name", "pUxs", (const uint64_t[]){(uint64_t)(uintptr_t)dptr, (uint64_t)(uintptr_t)bytes, SG_TRACE_VALUE(hmod), (uint64_t)(uintptr_t)name}, result);
-    return result;
+        sg_trace("cuModuleGetGlobal", "dptr,bytes,hmod,name", "pUxs", (const uint64_t[]){(uint64_t)(uintptr_t)dptr, (uint64_t)(uintptr_t)bytes, SG_TRACE_VALUE(hmod), (uint64_t)(uintptr_t)name}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemGetInfo(unsigned int *free, unsigned int *total)
 {
-    CUresult result = sg_declined("cuMemGetInfo", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
+    CUresult sg_result = sg_declined("cuMemGetInfo", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemGetInfo", "free,total", "UU", (const uint64_t[]){(uint64_t)(uintptr_t)free, (uint64_t)(uintptr_t)total}, result);
-    return result;
+        sg_trace("cuMemGetInfo", "free,total", "UU", (const uint64_t[]){(uint64_t)(uintptr_t)free, (uint64_t)(uintptr_t)total}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemAlloc(CUdeviceptr_v1 *dptr, unsigned int bytesize)
 {
-    CUresult result = sg_declined("cuMemAlloc", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
+    CUresult sg_result = sg_declined("cuMemAlloc", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemAlloc", "dptr,bytesize", "pu", (const uint64_t[]){(uint64_t)(uintptr_t)dptr, SG_TRACE_VALUE(bytesize)}, result);
-    return result;
+        sg_trace("cuMemAlloc", "dptr,bytesize", "pu", (const uint64_t[]){(uint64_t)(uintptr_t)dptr, SG_TRACE_VALUE(bytesize)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch, unsigned int WidthInBytes, unsigned int Height, unsigned int ElementSizeBytes)
 {
-    CUresult result = sg_declined("cuMemAllocPitch", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
+    CUresult sg_result = sg_declined("cuMemAllocPitch", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemAllocPitch", "dptr,pPitch,WidthInBytes,Height,ElementSizeBytes", "pUuuu", (const uint64_t[]){(uint64_t)(uintptr_t)dptr, (uint64_t)(uintptr_t)pPitch, SG_TRACE_VALUE(WidthInBytes), SG_TRACE_VALUE(Height), SG_TRACE_VALUE(ElementSizeBytes)}, result);
-    return result;
+        sg_trace("cuMemAllocPitch", "dptr,pPitch,WidthInBytes,Height,ElementSizeBytes", "pUuuu", (const uint64_t[]){(uint64_t)(uintptr_t)dptr, (uint64_t)(uintptr_t)pPitch, SG_TRACE_VALUE(WidthInBytes), SG_TRACE_VALUE(Height), SG_TRACE_VALUE(ElementSizeBytes)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemFree(CUdeviceptr_v1 dptr)
 {
-    CUresult result = sg_declined("cuMemFree", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
+    CUresult sg_result = sg_declined("cuMemFree", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemFree", "dptr", "x", (const uint64_t[]){SG_TRACE_VALUE(dptr)}, result);
-    return result;
+        sg_trace("cuMemFree", "dptr", "x", (const uint64_t[]){SG_TRACE_VALUE(dptr)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemGetAddressRange(CUdeviceptr_v1 *pbase, unsigned int *psize, CUdeviceptr_v1 dptr)
 {
-    CUresult result = sg_declined("cuMemGetAddressRange", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
+    CUresult sg_result = sg_declined("cuMemGetAddressRange", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemGetAddressRange", "pbase,psize,dptr", "pUx", (const uint64_t[]){(uint64_t)(uintptr_t)pbase, (uint64_t)(uintptr_t)psize, SG_TRACE_VALUE(dptr)}, result);
-    return result;
+        sg_trace("cuMemGetAddressRange", "pbase,psize,dptr", "pUx", (const uint64_t[]){(uint64_t)(uintptr_t)pbase, (uint64_t)(uintptr_t)psize, SG_TRACE_VALUE(dptr)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemAllocHost(void **pp, unsigned int bytesize)
 {
-    CUresult result = sg_declined("cuMemAllocHost", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
+    CUresult sg_result = sg_declined("cuMemAllocHost", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemAllocHost", "pp,bytesize", "Pu", (const uint64_t[]){(uint64_t)(uintptr_t)pp, SG_TRACE_VALUE(bytesize)}, result);
-    return result;
+        sg_trace("cuMemAllocHost", "pp,bytesize", "Pu", (const uint64_t[]){(uint64_t)(uintptr_t)pp, SG_TRACE_VALUE(bytesize)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemHostGetDevicePointer(CUdeviceptr_v1 *pdptr, void *p, unsigned int Flags)
 {
-    CUresult result = sg_declined("cuMemHostGetDevicePointer", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
+    CUresult sg_result = sg_declined("cuMemHostGetDevicePointer", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemHostGetDevicePointer", "pdptr,p,Flags", "ppu", (const uint64_t[]){(uint64_t)(uintptr_t)pdptr, (uint64_t)(uintptr_t)p, SG_TRACE_VALUE(Flags)}, result);
-    return result;
+        sg_trace("cuMemHostGetDevicePointer", "pdptr,p,Flags", "ppu", (const uint64_t[]){(uint64_t)(uintptr_t)pdptr, (uint64_t)(uintptr_t)p, SG_TRACE_VALUE(Flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyHtoD(CUdeviceptr_v1 dstDevice, const void *srcHost, unsigned int ByteCount)
 {
-    CUresult result = sg_declined("cuMemcpyHtoD", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
+    CUresult sg_result = sg_declined("cuMemcpyHtoD", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyHtoD", "dstDevice,srcHost,ByteCount", "xpu", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), (uint64_t)(uintptr_t)srcHost, SG_TRACE_VALUE(ByteCount)}, result);
-    return result;
+        sg_trace("cuMemcpyHtoD", "dstDevice,srcHost,ByteCount", "xpu", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), (uint64_t)(uintptr_t)srcHost, SG_TRACE_VALUE(ByteCount)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyDtoH(void *dstHost, CUdeviceptr_v1 srcDevice, unsigned int ByteCount)
 {
-    CUresult result = sg_declined("cuMemcpyDtoH", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
+    CUresult sg_result = sg_declined("cuMemcpyDtoH", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyDtoH", "dstHost,srcDevice,ByteCount", "pxu", (const uint64_t[]){(uint64_t)(uintptr_t)dstHost, SG_TRACE_VALUE(srcDevice), SG_TRACE_VALUE(ByteCount)}, result);
-    return result;
+        sg_trace("cuMemcpyDtoH", "dstHost,srcDevice,ByteCount", "pxu", (const uint64_t[]){(uint64_t)(uintptr_t)dstHost, SG_TRACE_VALUE(srcDevice), SG_TRACE_VALUE(ByteCount)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyDtoD(CUdeviceptr_v1 dstDevice, CUdeviceptr_v1 srcDevice, unsigned int ByteCount)
 {
-    CUresult result = sg_declined("cuMemcpyDtoD", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
+    CUresult sg_result = sg_declined("cuMemcpyDtoD", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyDtoD", "dstDevice,srcDevice,ByteCount", "xxu", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(srcDevice), SG_TRACE_VALUE(ByteCount)}, result);
-    return result;
+        sg_trace("cuMemcpyDtoD", "dstDevice,srcDevice,ByteCount", "xxu", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(srcDevice), SG_TRACE_VALUE(ByteCount)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyDtoA(CUarray dstArray, unsigned int dstOffset, CUdeviceptr_v1 srcDevice, unsigned int ByteCount)
 {
-    CUresult result = sg_unknown("cuMemcpyDtoA");
+    CUresult sg_result = sg_unknown("cuMemcpyDtoA");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyDtoA", "dstArray,dstOffset,srcDevice,ByteCount", "xuxu", (const uint64_t[]){SG_TRACE_VALUE(dstArray), SG_TRACE_VALUE(dstOffset), SG_TRACE_VALUE(srcDevice), SG_TRACE_VALUE(ByteCount)}, result);
-    return result;
+        sg_trace("cuMemcpyDtoA", "dstArray,dstOffset,srcDevice,ByteCount", "xuxu", (const uint64_t[]){SG_TRACE_VALUE(dstArray), SG_TRACE_VALUE(dstOffset), SG_TRACE_VALUE(srcDevice), SG_TRACE_VALUE(ByteCount)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyAtoD(CUdeviceptr_v1 dstDevice, CUarray srcArray, unsigned int srcOffset, unsigned int ByteCount)
 {
-    CUresult result = sg_unknown("cuMemcpyAtoD");
+    CUresult sg_result = sg_unknown("cuMemcpyAtoD");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyAtoD", "dstDevice,srcArray,srcOffset,ByteCount", "xxuu", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(srcArray), SG_TRACE_VALUE(srcOffset), SG_TRACE_VALUE(ByteCount)}, result);
-    return result;
+        sg_trace("cuMemcpyAtoD", "dstDevice,srcArray,srcOffset,ByteCount", "xxuu", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(srcArray), SG_TRACE_VALUE(srcOffset), SG_TRACE_VALUE(ByteCount)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyHtoA(CUarray dstArray, unsigned int dstOffset, const void *srcHost, unsigned int ByteCount)
 {
-    CUresult result = sg_unknown("cuMemcpyHtoA");
+    CUresult sg_result = sg_unknown("cuMemcpyHtoA");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyHtoA", "dstArray,dstOffset,srcHost,ByteCount", "xupu", (const uint64_t[]){SG_TRACE_VALUE(dstArray), SG_TRACE_VALUE(dstOffset), (uint64_t)(uintptr_t)srcHost, SG_TRACE_VALUE(ByteCount)}, result);
-    return result;
+        sg_trace("cuMemcpyHtoA", "dstArray,dstOffset,srcHost,ByteCount", "xupu", (const uint64_t[]){SG_TRACE_VALUE(dstArray), SG_TRACE_VALUE(dstOffset), (uint64_t)(uintptr_t)srcHost, SG_TRACE_VALUE(ByteCount)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyAtoH(void *dstHost, CUarray srcArray, unsigned int srcOffset, unsigned int ByteCount)
 {
-    CUresult result = sg_unknown("cuMemcpyAtoH");
+    CUresult sg_result = sg_unknown("cuMemcpyAtoH");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyAtoH", "dstHost,srcArray,srcOffset,ByteCount", "pxuu", (const uint64_t[]){(uint64_t)(uintptr_t)dstHost, SG_TRACE_VALUE(srcArray), SG_TRACE_VALUE(srcOffset), SG_TRACE_VALUE(ByteCount)}, result);
-    return result;
+        sg_trace("cuMemcpyAtoH", "dstHost,srcArray,srcOffset,ByteCount", "pxuu", (const uint64_t[]){(uint64_t)(uintptr_t)dstHost, SG_TRACE_VALUE(srcArray), SG_TRACE_VALUE(srcOffset), SG_TRACE_VALUE(ByteCount)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyAtoA(CUarray dstArray, unsigned int dstOffset, CUarray srcArray, unsigned int srcOffset, unsigned int ByteCount)
 {
-    CUresult result = sg_unknown("cuMemcpyAtoA");
+    CUresult sg_result = sg_unknown("cuMemcpyAtoA");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyAtoA", "dstArray,dstOffset,srcArray,srcOffset,ByteCount", "xuxuu", (const uint64_t[]){SG_TRACE_VALUE(dstArray), SG_TRACE_VALUE(dstOffset), SG_TRACE_VALUE(srcArray), SG_TRACE_VALUE(srcOffset), SG_TRACE_VALUE(ByteCount)}, result);
-    return result;
+        sg_trace("cuMemcpyAtoA", "dstArray,dstOffset,srcArray,srcOffset,ByteCount", "xuxuu", (const uint64_t[]){SG_TRACE_VALUE(dstArray), SG_TRACE_VALUE(dstOffset), SG_TRACE_VALUE(srcArray), SG_TRACE_VALUE(srcOffset), SG_TRACE_VALUE(ByteCount)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyHtoAAsync(CUarray dstArray, unsigned int dstOffset, const void *srcHost, unsigned int ByteCount, CUstream hStream)
 {
-    CUresult result = sg_unknown("cuMemcpyHtoAAsync");
+    CUresult sg_result = sg_unknown("cuMemcpyHtoAAsync");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyHtoAAsync", "dstArray,dstOffset,srcHost,ByteCount,hStream", "xupux", (const uint64_t[]){SG_TRACE_VALUE(dstArray), SG_TRACE_VALUE(dstOffset), (uint64_t)(uintptr_t)srcHost, SG_TRACE_VALUE(ByteCount), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemcpyHtoAAsync", "dstArray,dstOffset,srcHost,ByteCount,hStream", "xupux", (const uint64_t[]){SG_TRACE_VALUE(dstArray), SG_TRACE_VALUE(dstOffset), (uint64_t)(uintptr_t)srcHost, SG_TRACE_VALUE(ByteCount), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyAtoHAsync(void *dstHost, CUarray srcArray, unsigned int srcOffset, unsigned int ByteCount, CUstream hStream)
 {
-    CUresult result = sg_unknown("cuMemcpyAtoHAsync");
+    CUresult sg_result = sg_unknown("cuMemcpyAtoHAsync");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyAtoHAsync", "dstHost,srcArray,srcOffset,ByteCount,hStream", "pxuux", (const uint64_t[]){(uint64_t)(uintptr_t)dstHost, SG_TRACE_VALUE(srcArray), SG_TRACE_VALUE(srcOffset), SG_TRACE_VALUE(ByteCount), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemcpyAtoHAsync", "dstHost,srcArray,srcOffset,ByteCount,hStream", "pxuux", (const uint64_t[]){(uint64_t)(uintptr_t)dstHost, SG_TRACE_VALUE(srcArray), SG_TRACE_VALUE(srcOffset), SG_TRACE_VALUE(ByteCount), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpy2D(const CUDA_MEMCPY2D_v1 *pCopy)
 {
-    CUresult result = sg_declined("cuMemcpy2D", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
+    CUresult sg_result = sg_declined("cuMemcpy2D", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpy2D", "pCopy", "p", (const uint64_t[]){(uint64_t)(uintptr_t)pCopy}, result);
-    return result;
+        sg_trace("cuMemcpy2D", "pCopy", "p", (const uint64_t[]){(uint64_t)(uintptr_t)pCopy}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpy2DUnaligned(const CUDA_MEMCPY2D_v1 *pCopy)
 {
-    CUresult result = sg_declined("cuMemcpy2DUnaligned", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
+    CUresult sg_result = sg_declined("cuMemcpy2DUnaligned", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpy2DUnaligned", "pCopy", "p", (const uint64_t[]){(uint64_t)(uintptr_t)pCopy}, result);
-    return result;
+        sg_trace("cuMemcpy2DUnaligned", "pCopy", "p", (const uint64_t[]){(uint64_t)(uintptr_t)pCopy}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpy3D(const CUDA_MEMCPY3D_v1 *pCopy)
 {
-    CUresult result = sg_declined("cuMemcpy3D", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
+    CUresult sg_result = sg_declined("cuMemcpy3D", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpy3D", "pCopy", "p", (const uint64_t[]){(uint64_t)(uintptr_t)pCopy}, result);
-    return result;
+        sg_trace("cuMemcpy3D", "pCopy", "p", (const uint64_t[]){(uint64_t)(uintptr_t)pCopy}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyHtoDAsync(CUdeviceptr_v1 dstDevice, const void *srcHost, unsigned int ByteCount, CUstream hStream)
 {
-    CUresult result = sg_declined("cuMemcpyHtoDAsync", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
+    CUresult sg_result = sg_declined("cuMemcpyHtoDAsync", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyHtoDAsync", "dstDevice,srcHost,ByteCount,hStream", "xpux", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), (uint64_t)(uintptr_t)srcHost, SG_TRACE_VALUE(ByteCount), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemcpyHtoDAsync", "dstDevice,srcHost,ByteCount,hStream", "xpux", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), (uint64_t)(uintptr_t)srcHost, SG_TRACE_VALUE(ByteCount), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyDtoHAsync(void *dstHost, CUdeviceptr_v1 srcDevice, unsigned int ByteCount, CUstream hStream)
 {
-    CUresult result = sg_declined("cuMemcpyDtoHAsync", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
+    CUresult sg_result = sg_declined("cuMemcpyDtoHAsync", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyDtoHAsync", "dstHost,srcDevice,ByteCount,hStream", "pxux", (const uint64_t[]){(uint64_t)(uintptr_t)dstHost, SG_TRACE_VALUE(srcDevice), SG_TRACE_VALUE(ByteCount), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemcpyDtoHAsync", "dstHost,srcDevice,ByteCount,hStream", "pxux", (const uint64_t[]){(uint64_t)(uintptr_t)dstHost, SG_TRACE_VALUE(srcDevice), SG_TRACE_VALUE(ByteCount), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyDtoDAsync(CUdeviceptr_v1 dstDevice, CUdeviceptr_v1 srcDevice, unsigned int ByteCount, CUstream hStream)
 {
-    CUresult result = sg_declined("cuMemcpyDtoDAsync", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
+    CUresult sg_result = sg_declined("cuMemcpyDtoDAsync", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyDtoDAsync", "dstDevice,srcDevice,ByteCount,hStream", "xxux", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(srcDevice), SG_TRACE_VALUE(ByteCount), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemcpyDtoDAsync", "dstDevice,srcDevice,ByteCount,hStream", "xxux", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(srcDevice), SG_TRACE_VALUE(ByteCount), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpy2DAsync(const CUDA_MEMCPY2D_v1 *pCopy, CUstream hStream)
 {
-    CUresult result = sg_declined("cuMemcpy2DAsync", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
+    CUresult sg_result = sg_declined("cuMemcpy2DAsync", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpy2DAsync", "pCopy,hStream", "px", (const uint64_t[]){(uint64_t)(uintptr_t)pCopy, (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemcpy2DAsync", "pCopy,hStream", "px", (const uint64_t[]){(uint64_t)(uintptr_t)pCopy, (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpy3DAsync(const CUDA_MEMCPY3D_v1 *pCopy, CUstream hStream)
 {
-    CUresult result = sg_declined("cuMemcpy3DAsync", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
+    CUresult sg_result = sg_declined("cuMemcpy3DAsync", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpy3DAsync", "pCopy,hStream", "px", (const uint64_t[]){(uint64_t)(uintptr_t)pCopy, (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemcpy3DAsync", "pCopy,hStream", "px", (const uint64_t[]){(uint64_t)(uintptr_t)pCopy, (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemsetD8(CUdeviceptr_v1 dstDevice, unsigned char uc, unsigned int N)
 {
-    CUresult result = sg_declined("cuMemsetD8", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
+    CUresult sg_result = sg_declined("cuMemsetD8", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemsetD8", "dstDevice,uc,N", "xxu", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(uc), SG_TRACE_VALUE(N)}, result);
-    return result;
+        sg_trace("cuMemsetD8", "dstDevice,uc,N", "xxu", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(uc), SG_TRACE_VALUE(N)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemsetD16(CUdeviceptr_v1 dstDevice, unsigned short us, unsigned int N)
 {
-    CUresult result = sg_declined("cuMemsetD16", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
+    CUresult sg_result = sg_declined("cuMemsetD16", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemsetD16", "dstDevice,us,N", "xxu", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(us), SG_TRACE_VALUE(N)}, result);
-    return result;
+        sg_trace("cuMemsetD16", "dstDevice,us,N", "xxu", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(us), SG_TRACE_VALUE(N)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemsetD32(CUdeviceptr_v1 dstDevice, unsigned int ui, unsigned int N)
 {
-    CUresult result = sg_declined("cuMemsetD32", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
+    CUresult sg_result = sg_declined("cuMemsetD32", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemsetD32", "dstDevice,ui,N", "xuu", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(ui), SG_TRACE_VALUE(N)}, result);
-    return result;
+        sg_trace("cuMemsetD32", "dstDevice,ui,N", "xuu", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(ui), SG_TRACE_VALUE(N)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemsetD2D8(CUdeviceptr_v1 dstDevice, unsigned int dstPitch, unsigned char uc, unsigned int Width, unsigned int Height)
 {
-    CUresult result = sg_declined("cuMemsetD2D8", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
+    CUresult sg_result = sg_declined("cuMemsetD2D8", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemsetD2D8", "dstDevice,dstPitch,uc,Width,Height", "xuxuu", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(dstPitch), SG_TRACE_VALUE(uc), SG_TRACE_VALUE(Width), SG_TRACE_VALUE(Height)}, result);
-    return result;
+        sg_trace("cuMemsetD2D8", "dstDevice,dstPitch,uc,Width,Height", "xuxuu", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(dstPitch), SG_TRACE_VALUE(uc), SG_TRACE_VALUE(Width), SG_TRACE_VALUE(Height)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemsetD2D16(CUdeviceptr_v1 dstDevice, unsigned int dstPitch, unsigned short us, unsigned int Width, unsigned int Height)
 {
-    CUresult result = sg_declined("cuMemsetD2D16", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
+    CUresult sg_result = sg_declined("cuMemsetD2D16", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemsetD2D16", "dstDevice,dstPitch,us,Width,Height", "xuxuu", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(dstPitch), SG_TRACE_VALUE(us), SG_TRACE_VALUE(Width), SG_TRACE_VALUE(Height)}, result);
-    return result;
+        sg_trace("cuMemsetD2D16", "dstDevice,dstPitch,us,Width,Height", "xuxuu", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(dstPitch), SG_TRACE_VALUE(us), SG_TRACE_VALUE(Width), SG_TRACE_VALUE(Height)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemsetD2D32(CUdeviceptr_v1 dstDevice, unsigned int dstPitch, unsigned int ui, unsigned int Width, unsigned int Height)
 {
-    CUresult result = sg_declined("cuMemsetD2D32", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
+    CUresult sg_result = sg_declined("cuMemsetD2D32", "these parameters hold 32-bit device addresses (CUDA 3.1 and older)", "rebuild against a current cuda.h");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemsetD2D32", "dstDevice,dstPitch,ui,Width,Height", "xuuuu", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(dstPitch), SG_TRACE_VALUE(ui), SG_TRACE_VALUE(Width), SG_TRACE_VALUE(Height)}, result);
-    return result;
+        sg_trace("cuMemsetD2D32", "dstDevice,dstPitch,ui,Width,Height", "xuuuu", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(dstPitch), SG_TRACE_VALUE(ui), SG_TRACE_VALUE(Width), SG_TRACE_VALUE(Height)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuArrayCreate(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR_v1 *pAllocateArray)
 {
-    CUresult result = sg_unknown("cuArrayCreate");
+    CUresult sg_result = sg_unknown("cuArrayCreate");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuArrayCreate", "pHandle,pAllocateArray", "pp", (const uint64_t[]){(uint64_t)(uintptr_t)pHandle, (uint64_t)(uintptr_t)pAllocateArray}, result);
-    return result;
+        sg_trace("cuArrayCreate", "pHandle,pAllocateArray", "pp", (const uint64_t[]){(uint64_t)(uintptr_t)pHandle, (uint64_t)(uintptr_t)pAllocateArray}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuArrayGetDescriptor(CUDA_ARRAY_DESCRIPTOR_v1 *pArrayDescriptor, CUarray hArray)
 {
-    CUresult result = sg_unknown("cuArrayGetDescriptor");
+    CUresult sg_result = sg_unknown("cuArrayGetDescriptor");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuArrayGetDescriptor", "pArrayDescriptor,hArray", "px", (const uint64_t[]){(uint64_t)(uintptr_t)pArrayDescriptor, SG_TRACE_VALUE(hArray)}, result);
-    return result;
+        sg_trace("cuArrayGetDescriptor", "pArrayDescriptor,hArray", "px", (const uint64_t[]){(uint64_t)(uintptr_t)pArrayDescriptor, SG_TRACE_VALUE(hArray)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuArray3DCreate(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR_v1 *pAllocateArray)
 {
-    CUresult result = sg_unknown("cuArray3DCreate");
+    CUresult sg_result = sg_unknown("cuArray3DCreate");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuArray3DCreate", "pHandle,pAllocateArray", "pp", (const uint64_t[]){(uint64_t)(uintptr_t)pHandle, (uint64_t)(uintptr_t)pAllocateArray}, result);
-    return result;
+        sg_trace("cuArray3DCreate", "pHandle,pAllocateArray", "pp", (const uint64_t[]){(uint64_t)(uintptr_t)pHandle, (uint64_t)(uintptr_t)pAllocateArray}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuArray3DGetDescriptor(CUDA_ARRAY3D_DESCRIPTOR_v1 *pArrayDescriptor, CUarray hArray)
 {
-    CUresult result = sg_unknown("cuArray3DGetDescriptor");
+    CUresult sg_result = sg_unknown("cuArray3DGetDescriptor");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuArray3DGetDescriptor", "pArrayDescriptor,hArray", "px", (const uint64_t[]){(uint64_t)(uintptr_t)pArrayDescriptor, SG_TRACE_VALUE(hArray)}, result);
-    return result;
+        sg_trace("cuArray3DGetDescriptor", "pArrayDescriptor,hArray", "px", (const uint64_t[]){(uint64_t)(uintptr_t)pArrayDescriptor, SG_TRACE_VALUE(hArray)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuTexRefSetAddress(unsigned int *ByteOffset, CUtexref hTexRef, CUdeviceptr_v1 dptr, unsigned int bytes)
 {
-    CUresult result = sg_unknown("cuTexRefSetAddress");
+    CUresult sg_result = sg_unknown("cuTexRefSetAddress");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuTexRefSetAddress", "ByteOffset,hTexRef,dptr,bytes", "Uxxu", (const uint64_t[]){(uint64_t)(uintptr_t)ByteOffset, SG_TRACE_VALUE(hTexRef), SG_TRACE_VALUE(dptr), SG_TRACE_VALUE(bytes)}, result);
-    return result;
+        sg_trace("cuTexRefSetAddress", "ByteOffset,hTexRef,dptr,bytes", "Uxxu", (const uint64_t[]){(uint64_t)(uintptr_t)ByteOffset, SG_TRACE_VALUE(hTexRef), SG_TRACE_VALUE(dptr), SG_TRACE_VALUE(bytes)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuTexRefSetAddress2D(CUtexref hTexRef, const CUDA_ARRAY_DESCRIPTOR_v1 *desc, CUdeviceptr_v1 dptr, unsigned int Pitch)
 {
-    CUresult result = sg_unknown("cuTexRefSetAddress2D");
+    CUresult sg_result = sg_unknown("cuTexRefSetAddress2D");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuTexRefSetAddress2D", "hTexRef,desc,dptr,Pitch", "xpxu", (const uint64_t[]){SG_TRACE_VALUE(hTexRef), (uint64_t)(uintptr_t)desc, SG_TRACE_VALUE(dptr), SG_TRACE_VALUE(Pitch)}, result);
-    return result;
+        sg_trace("cuTexRefSetAddress2D", "hTexRef,desc,dptr,Pitch", "xpxu", (const uint64_t[]){SG_TRACE_VALUE(hTexRef), (uint64_t)(uintptr_t)desc, SG_TRACE_VALUE(dptr), SG_TRACE_VALUE(Pitch)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuTexRefGetAddress(CUdeviceptr_v1 *pdptr, CUtexref hTexRef)
 {
-    CUresult result = sg_unknown("cuTexRefGetAddress");
+    CUresult sg_result = sg_unknown("cuTexRefGetAddress");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuTexRefGetAddress", "pdptr,hTexRef", "px", (const uint64_t[]){(uint64_t)(uintptr_t)pdptr, SG_TRACE_VALUE(hTexRef)}, result);
-    return result;
+        sg_trace("cuTexRefGetAddress", "pdptr,hTexRef", "px", (const uint64_t[]){(uint64_t)(uintptr_t)pdptr, SG_TRACE_VALUE(hTexRef)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphicsResourceGetMappedPointer(CUdeviceptr_v1 *pDevPtr, unsigned int *pSize, CUgraphicsResource resource)
 {
-    CUresult result = sg_unknown("cuGraphicsResourceGetMappedPointer");
+    CUresult sg_result = sg_unknown("cuGraphicsResourceGetMappedPointer");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphicsResourceGetMappedPointer", "pDevPtr,pSize,resource", "pUx", (const uint64_t[]){(uint64_t)(uintptr_t)pDevPtr, (uint64_t)(uintptr_t)pSize, SG_TRACE_VALUE(resource)}, result);
-    return result;
+        sg_trace("cuGraphicsResourceGetMappedPointer", "pDevPtr,pSize,resource", "pUx", (const uint64_t[]){(uint64_t)(uintptr_t)pDevPtr, (uint64_t)(uintptr_t)pSize, SG_TRACE_VALUE(resource)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCtxDestroy(CUcontext ctx)
 {
-    CUresult result = sg_hand_cuCtxDestroy_v2(ctx);
+    CUresult sg_result = sg_hand_cuCtxDestroy_v2(ctx);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCtxDestroy", "ctx", "x", (const uint64_t[]){SG_TRACE_VALUE(ctx)}, result);
-    return result;
+        sg_trace("cuCtxDestroy", "ctx", "x", (const uint64_t[]){SG_TRACE_VALUE(ctx)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCtxPopCurrent(CUcontext *pctx)
 {
-    CUresult result = sg_hand_cuCtxPopCurrent_v2(pctx);
+    CUresult sg_result = sg_hand_cuCtxPopCurrent_v2(pctx);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCtxPopCurrent", "pctx", "X", (const uint64_t[]){(uint64_t)(uintptr_t)pctx}, result);
-    return result;
+        sg_trace("cuCtxPopCurrent", "pctx", "X", (const uint64_t[]){(uint64_t)(uintptr_t)pctx}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCtxPushCurrent(CUcontext ctx)
 {
-    CUresult result = sg_hand_cuCtxPushCurrent_v2(ctx);
+    CUresult sg_result = sg_hand_cuCtxPushCurrent_v2(ctx);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCtxPushCurrent", "ctx", "x", (const uint64_t[]){SG_TRACE_VALUE(ctx)}, result);
-    return result;
+        sg_trace("cuCtxPushCurrent", "ctx", "x", (const uint64_t[]){SG_TRACE_VALUE(ctx)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamDestroy(CUstream hStream)
 {
-    CUresult result = sg_send_cuStreamDestroy_v2(hStream);
+    CUresult sg_result = sg_send_cuStreamDestroy_v2(hStream);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamDestroy", "hStream", "x", (const uint64_t[]){(uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuStreamDestroy", "hStream", "x", (const uint64_t[]){(uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuEventDestroy(CUevent hEvent)
 {
-    CUresult result = sg_send_cuEventDestroy_v2(hEvent);
+    CUresult sg_result = sg_send_cuEventDestroy_v2(hEvent);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuEventDestroy", "hEvent", "x", (const uint64_t[]){SG_TRACE_VALUE(hEvent)}, result);
-    return result;
+        sg_trace("cuEventDestroy", "hEvent", "x", (const uint64_t[]){SG_TRACE_VALUE(hEvent)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuEventElapsedTime(float *pMilliseconds, CUevent hStart, CUevent hEnd)
 {
-    CUresult result = sg_send_cuEventElapsedTime_v2(pMilliseconds, hStart, hEnd);
+    CUresult sg_result = sg_send_cuEventElapsedTime_v2(pMilliseconds, hStart, hEnd);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuEventElapsedTime", "pMilliseconds,hStart,hEnd", "Fxx", (const uint64_t[]){(uint64_t)(uintptr_t)pMilliseconds, SG_TRACE_VALUE(hStart), SG_TRACE_VALUE(hEnd)}, result);
-    return result;
+        sg_trace("cuEventElapsedTime", "pMilliseconds,hStart,hEnd", "Fxx", (const uint64_t[]){(uint64_t)(uintptr_t)pMilliseconds, SG_TRACE_VALUE(hStart), SG_TRACE_VALUE(hEnd)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice dev)
 {
-    CUresult result = sg_hand_cuDevicePrimaryCtxRelease_v2(dev);
+    CUresult sg_result = sg_hand_cuDevicePrimaryCtxRelease_v2(dev);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuDevicePrimaryCtxRelease", "dev", "i", (const uint64_t[]){SG_TRACE_VALUE(dev)}, result);
-    return result;
+        sg_trace("cuDevicePrimaryCtxRelease", "dev", "i", (const uint64_t[]){SG_TRACE_VALUE(dev)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice dev)
 {
-    CUresult result = sg_hand_cuDevicePrimaryCtxReset_v2(dev);
+    CUresult sg_result = sg_hand_cuDevicePrimaryCtxReset_v2(dev);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuDevicePrimaryCtxReset", "dev", "i", (const uint64_t[]){SG_TRACE_VALUE(dev)}, result);
-    return result;
+        sg_trace("cuDevicePrimaryCtxReset", "dev", "i", (const uint64_t[]){SG_TRACE_VALUE(dev)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuDevicePrimaryCtxSetFlags(CUdevice dev, unsigned int flags)
 {
-    CUresult result = sg_hand_cuDevicePrimaryCtxSetFlags_v2(dev, flags);
+    CUresult sg_result = sg_hand_cuDevicePrimaryCtxSetFlags_v2(dev, flags);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuDevicePrimaryCtxSetFlags", "dev,flags", "iu", (const uint64_t[]){SG_TRACE_VALUE(dev), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuDevicePrimaryCtxSetFlags", "dev,flags", "iu", (const uint64_t[]){SG_TRACE_VALUE(dev), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuDeviceGetUuid(CUuuid *uuid, CUdevice dev)
 {
-    CUresult result = sg_hand_cuDeviceGetUuid_v2(uuid, dev);
+    CUresult sg_result = sg_hand_cuDeviceGetUuid_v2(uuid, dev);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuDeviceGetUuid", "uuid,dev", "pi", (const uint64_t[]){(uint64_t)(uintptr_t)uuid, SG_TRACE_VALUE(dev)}, result);
-    return result;
+        sg_trace("cuDeviceGetUuid", "uuid,dev", "pi", (const uint64_t[]){(uint64_t)(uintptr_t)uuid, SG_TRACE_VALUE(dev)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount)
 {
-    CUresult result = sg_hand_cuMemcpyHtoD_v2(dstDevice, srcHost, ByteCount, NULL);
+    CUresult sg_result = sg_hand_cuMemcpyHtoD_v2(dstDevice, srcHost, ByteCount, NULL);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyHtoD_v2", "dstDevice,srcHost,ByteCount", "xpx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), (uint64_t)(uintptr_t)srcHost, SG_TRACE_VALUE(ByteCount)}, result);
-    return result;
+        sg_trace("cuMemcpyHtoD_v2", "dstDevice,srcHost,ByteCount", "xpx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), (uint64_t)(uintptr_t)srcHost, SG_TRACE_VALUE(ByteCount)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyDtoH_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount)
 {
-    CUresult result = sg_hand_cuMemcpyDtoH_v2(dstHost, srcDevice, ByteCount, NULL);
+    CUresult sg_result = sg_hand_cuMemcpyDtoH_v2(dstHost, srcDevice, ByteCount, NULL);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyDtoH_v2", "dstHost,srcDevice,ByteCount", "pxx", (const uint64_t[]){(uint64_t)(uintptr_t)dstHost, SG_TRACE_VALUE(srcDevice), SG_TRACE_VALUE(ByteCount)}, result);
-    return result;
+        sg_trace("cuMemcpyDtoH_v2", "dstHost,srcDevice,ByteCount", "pxx", (const uint64_t[]){(uint64_t)(uintptr_t)dstHost, SG_TRACE_VALUE(srcDevice), SG_TRACE_VALUE(ByteCount)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount)
 {
-    CUresult result = sg_hand_cuMemcpyDtoD_v2(dstDevice, srcDevice, ByteCount, NULL);
+    CUresult sg_result = sg_hand_cuMemcpyDtoD_v2(dstDevice, srcDevice, ByteCount, NULL);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyDtoD_v2", "dstDevice,srcDevice,ByteCount", "xxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(srcDevice), SG_TRACE_VALUE(ByteCount)}, result);
-    return result;
+        sg_trace("cuMemcpyDtoD_v2", "dstDevice,srcDevice,ByteCount", "xxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(srcDevice), SG_TRACE_VALUE(ByteCount)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyDtoA_v2(CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice, size_t ByteCount)
 {
-    CUresult result = sg_declined("cuMemcpyDtoA_v2", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
+    CUresult sg_result = sg_declined("cuMemcpyDtoA_v2", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyDtoA_v2", "dstArray,dstOffset,srcDevice,ByteCount", "xxxx", (const uint64_t[]){SG_TRACE_VALUE(dstArray), SG_TRACE_VALUE(dstOffset), SG_TRACE_VALUE(srcDevice), SG_TRACE_VALUE(ByteCount)}, result);
-    return result;
+        sg_trace("cuMemcpyDtoA_v2", "dstArray,dstOffset,srcDevice,ByteCount", "xxxx", (const uint64_t[]){SG_TRACE_VALUE(dstArray), SG_TRACE_VALUE(dstOffset), SG_TRACE_VALUE(srcDevice), SG_TRACE_VALUE(ByteCount)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyAtoD_v2(CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount)
 {
-    CUresult result = sg_declined("cuMemcpyAtoD_v2", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
+    CUresult sg_result = sg_declined("cuMemcpyAtoD_v2", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyAtoD_v2", "dstDevice,srcArray,srcOffset,ByteCount", "xxxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(srcArray), SG_TRACE_VALUE(srcOffset), SG_TRACE_VALUE(ByteCount)}, result);
-    return result;
+        sg_trace("cuMemcpyAtoD_v2", "dstDevice,srcArray,srcOffset,ByteCount", "xxxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(srcArray), SG_TRACE_VALUE(srcOffset), SG_TRACE_VALUE(ByteCount)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyHtoA_v2(CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount)
 {
-    CUresult result = sg_declined("cuMemcpyHtoA_v2", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
+    CUresult sg_result = sg_declined("cuMemcpyHtoA_v2", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyHtoA_v2", "dstArray,dstOffset,srcHost,ByteCount", "xxpx", (const uint64_t[]){SG_TRACE_VALUE(dstArray), SG_TRACE_VALUE(dstOffset), (uint64_t)(uintptr_t)srcHost, SG_TRACE_VALUE(ByteCount)}, result);
-    return result;
+        sg_trace("cuMemcpyHtoA_v2", "dstArray,dstOffset,srcHost,ByteCount", "xxpx", (const uint64_t[]){SG_TRACE_VALUE(dstArray), SG_TRACE_VALUE(dstOffset), (uint64_t)(uintptr_t)srcHost, SG_TRACE_VALUE(ByteCount)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyAtoH_v2(void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount)
 {
-    CUresult result = sg_declined("cuMemcpyAtoH_v2", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
+    CUresult sg_result = sg_declined("cuMemcpyAtoH_v2", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyAtoH_v2", "dstHost,srcArray,srcOffset,ByteCount", "pxxx", (const uint64_t[]){(uint64_t)(uintptr_t)dstHost, SG_TRACE_VALUE(srcArray), SG_TRACE_VALUE(srcOffset), SG_TRACE_VALUE(ByteCount)}, result);
-    return result;
+        sg_trace("cuMemcpyAtoH_v2", "dstHost,srcArray,srcOffset,ByteCount", "pxxx", (const uint64_t[]){(uint64_t)(uintptr_t)dstHost, SG_TRACE_VALUE(srcArray), SG_TRACE_VALUE(srcOffset), SG_TRACE_VALUE(ByteCount)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyAtoA_v2(CUarray dstArray, size_t dstOffset, CUarray srcArray, size_t srcOffset, size_t ByteCount)
 {
-    CUresult result = sg_declined("cuMemcpyAtoA_v2", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
+    CUresult sg_result = sg_declined("cuMemcpyAtoA_v2", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyAtoA_v2", "dstArray,dstOffset,srcArray,srcOffset,ByteCount", "xxxxx", (const uint64_t[]){SG_TRACE_VALUE(dstArray), SG_TRACE_VALUE(dstOffset), SG_TRACE_VALUE(srcArray), SG_TRACE_VALUE(srcOffset), SG_TRACE_VALUE(ByteCount)}, result);
-    return result;
+        sg_trace("cuMemcpyAtoA_v2", "dstArray,dstOffset,srcArray,srcOffset,ByteCount", "xxxxx", (const uint64_t[]){SG_TRACE_VALUE(dstArray), SG_TRACE_VALUE(dstOffset), SG_TRACE_VALUE(srcArray), SG_TRACE_VALUE(srcOffset), SG_TRACE_VALUE(ByteCount)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyHtoAAsync_v2(CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount, CUstream hStream)
 {
-    CUresult result = sg_declined("cuMemcpyHtoAAsync_v2", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
+    CUresult sg_result = sg_declined("cuMemcpyHtoAAsync_v2", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyHtoAAsync_v2", "dstArray,dstOffset,srcHost,ByteCount,hStream", "xxpxx", (const uint64_t[]){SG_TRACE_VALUE(dstArray), SG_TRACE_VALUE(dstOffset), (uint64_t)(uintptr_t)srcHost, SG_TRACE_VALUE(ByteCount), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemcpyHtoAAsync_v2", "dstArray,dstOffset,srcHost,ByteCount,hStream", "xxpxx", (const uint64_t[]){SG_TRACE_VALUE(dstArray), SG_TRACE_VALUE(dstOffset), (uint64_t)(uintptr_t)srcHost, SG_TRACE_VALUE(ByteCount), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyAtoHAsync_v2(void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount, CUstream hStream)
 {
-    CUresult result = sg_declined("cuMemcpyAtoHAsync_v2", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
+    CUresult sg_result = sg_declined("cuMemcpyAtoHAsync_v2", "CUDA arrays, textures and surfaces are not supported", "use linear memory");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyAtoHAsync_v2", "dstHost,srcArray,srcOffset,ByteCount,hStream", "pxxxx", (const uint64_t[]){(uint64_t)(uintptr_t)dstHost, SG_TRACE_VALUE(srcArray), SG_TRACE_VALUE(srcOffset), SG_TRACE_VALUE(ByteCount), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemcpyAtoHAsync_v2", "dstHost,srcArray,srcOffset,ByteCount,hStream", "pxxxx", (const uint64_t[]){(uint64_t)(uintptr_t)dstHost, SG_TRACE_VALUE(srcArray), SG_TRACE_VALUE(srcOffset), SG_TRACE_VALUE(ByteCount), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpy2D_v2(const CUDA_MEMCPY2D *pCopy)
 {
-    CUresult result = sg_hand_cuMemcpy2D_v2(pCopy, NULL);
+    CUresult sg_result = sg_hand_cuMemcpy2D_v2(pCopy, NULL);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpy2D_v2", "pCopy", "p", (const uint64_t[]){(uint64_t)(uintptr_t)pCopy}, result);
-    return result;
+        sg_trace("cuMemcpy2D_v2", "pCopy", "p", (const uint64_t[]){(uint64_t)(uintptr_t)pCopy}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *pCopy)
 {
-    CUresult result = sg_hand_cuMemcpy2DUnaligned_v2(pCopy, NULL);
+    CUresult sg_result = sg_hand_cuMemcpy2DUnaligned_v2(pCopy, NULL);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpy2DUnaligned_v2", "pCopy", "p", (const uint64_t[]){(uint64_t)(uintptr_t)pCopy}, result);
-    return result;
+        sg_trace("cuMemcpy2DUnaligned_v2", "pCopy", "p", (const uint64_t[]){(uint64_t)(uintptr_t)pCopy}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpy3D_v2(const CUDA_MEMCPY3D *pCopy)
 {
-    CUresult result = sg_hand_cuMemcpy3D_v2(pCopy, NULL);
+    CUresult sg_result = sg_hand_cuMemcpy3D_v2(pCopy, NULL);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpy3D_v2", "pCopy", "p", (const uint64_t[]){(uint64_t)(uintptr_t)pCopy}, result);
-    return result;
+        sg_trace("cuMemcpy3D_v2", "pCopy", "p", (const uint64_t[]){(uint64_t)(uintptr_t)pCopy}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount, CUstream hStream)
 {
-    CUresult result = sg_hand_cuMemcpyHtoDAsync_v2(dstDevice, srcHost, ByteCount, hStream);
+    CUresult sg_result = sg_hand_cuMemcpyHtoDAsync_v2(dstDevice, srcHost, ByteCount, hStream);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyHtoDAsync_v2", "dstDevice,srcHost,ByteCount,hStream", "xpxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), (uint64_t)(uintptr_t)srcHost, SG_TRACE_VALUE(ByteCount), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemcpyHtoDAsync_v2", "dstDevice,srcHost,ByteCount,hStream", "xpxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), (uint64_t)(uintptr_t)srcHost, SG_TRACE_VALUE(ByteCount), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyDtoHAsync_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream)
 {
-    CUresult result = sg_hand_cuMemcpyDtoHAsync_v2(dstHost, srcDevice, ByteCount, hStream);
+    CUresult sg_result = sg_hand_cuMemcpyDtoHAsync_v2(dstHost, srcDevice, ByteCount, hStream);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyDtoHAsync_v2", "dstHost,srcDevice,ByteCount,hStream", "pxxx", (const uint64_t[]){(uint64_t)(uintptr_t)dstHost, SG_TRACE_VALUE(srcDevice), SG_TRACE_VALUE(ByteCount), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemcpyDtoHAsync_v2", "dstHost,srcDevice,ByteCount,hStream", "pxxx", (const uint64_t[]){(uint64_t)(uintptr_t)dstHost, SG_TRACE_VALUE(srcDevice), SG_TRACE_VALUE(ByteCount), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream)
 {
-    CUresult result = sg_hand_cuMemcpyDtoDAsync_v2(dstDevice, srcDevice, ByteCount, hStream);
+    CUresult sg_result = sg_hand_cuMemcpyDtoDAsync_v2(dstDevice, srcDevice, ByteCount, hStream);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyDtoDAsync_v2", "dstDevice,srcDevice,ByteCount,hStream", "xxxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(srcDevice), SG_TRACE_VALUE(ByteCount), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemcpyDtoDAsync_v2", "dstDevice,srcDevice,ByteCount,hStream", "xxxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(srcDevice), SG_TRACE_VALUE(ByteCount), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *pCopy, CUstream hStream)
 {
-    CUresult result = sg_hand_cuMemcpy2DAsync_v2(pCopy, hStream);
+    CUresult sg_result = sg_hand_cuMemcpy2DAsync_v2(pCopy, hStream);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpy2DAsync_v2", "pCopy,hStream", "px", (const uint64_t[]){(uint64_t)(uintptr_t)pCopy, (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemcpy2DAsync_v2", "pCopy,hStream", "px", (const uint64_t[]){(uint64_t)(uintptr_t)pCopy, (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *pCopy, CUstream hStream)
 {
-    CUresult result = sg_hand_cuMemcpy3DAsync_v2(pCopy, hStream);
+    CUresult sg_result = sg_hand_cuMemcpy3DAsync_v2(pCopy, hStream);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpy3DAsync_v2", "pCopy,hStream", "px", (const uint64_t[]){(uint64_t)(uintptr_t)pCopy, (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemcpy3DAsync_v2", "pCopy,hStream", "px", (const uint64_t[]){(uint64_t)(uintptr_t)pCopy, (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemsetD8_v2(CUdeviceptr dstDevice, unsigned char uc, size_t N)
 {
-    CUresult result = sg_hand_cuMemsetD8_v2(dstDevice, uc, N, NULL);
+    CUresult sg_result = sg_hand_cuMemsetD8_v2(dstDevice, uc, N, NULL);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemsetD8_v2", "dstDevice,uc,N", "xxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(uc), SG_TRACE_VALUE(N)}, result);
-    return result;
+        sg_trace("cuMemsetD8_v2", "dstDevice,uc,N", "xxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(uc), SG_TRACE_VALUE(N)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemsetD16_v2(CUdeviceptr dstDevice, unsigned short us, size_t N)
 {
-    CUresult result = sg_hand_cuMemsetD16_v2(dstDevice, us, N, NULL);
+    CUresult sg_result = sg_hand_cuMemsetD16_v2(dstDevice, us, N, NULL);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemsetD16_v2", "dstDevice,us,N", "xxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(us), SG_TRACE_VALUE(N)}, result);
-    return result;
+        sg_trace("cuMemsetD16_v2", "dstDevice,us,N", "xxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(us), SG_TRACE_VALUE(N)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemsetD32_v2(CUdeviceptr dstDevice, unsigned int ui, size_t N)
 {
-    CUresult result = sg_hand_cuMemsetD32_v2(dstDevice, ui, N, NULL);
+    CUresult sg_result = sg_hand_cuMemsetD32_v2(dstDevice, ui, N, NULL);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemsetD32_v2", "dstDevice,ui,N", "xux", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(ui), SG_TRACE_VALUE(N)}, result);
-    return result;
+        sg_trace("cuMemsetD32_v2", "dstDevice,ui,N", "xux", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(ui), SG_TRACE_VALUE(N)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemsetD2D8_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height)
 {
-    CUresult result = sg_hand_cuMemsetD2D8_v2(dstDevice, dstPitch, uc, Width, Height, NULL);
+    CUresult sg_result = sg_hand_cuMemsetD2D8_v2(dstDevice, dstPitch, uc, Width, Height, NULL);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemsetD2D8_v2", "dstDevice,dstPitch,uc,Width,Height", "xxxxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(dstPitch), SG_TRACE_VALUE(uc), SG_TRACE_VALUE(Width), SG_TRACE_VALUE(Height)}, result);
-    return result;
+        sg_trace("cuMemsetD2D8_v2", "dstDevice,dstPitch,uc,Width,Height", "xxxxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(dstPitch), SG_TRACE_VALUE(uc), SG_TRACE_VALUE(Width), SG_TRACE_VALUE(Height)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemsetD2D16_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height)
 {
-    CUresult result = sg_hand_cuMemsetD2D16_v2(dstDevice, dstPitch, us, Width, Height, NULL);
+    CUresult sg_result = sg_hand_cuMemsetD2D16_v2(dstDevice, dstPitch, us, Width, Height, NULL);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemsetD2D16_v2", "dstDevice,dstPitch,us,Width,Height", "xxxxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(dstPitch), SG_TRACE_VALUE(us), SG_TRACE_VALUE(Width), SG_TRACE_VALUE(Height)}, result);
-    return result;
+        sg_trace("cuMemsetD2D16_v2", "dstDevice,dstPitch,us,Width,Height", "xxxxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(dstPitch), SG_TRACE_VALUE(us), SG_TRACE_VALUE(Width), SG_TRACE_VALUE(Height)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemsetD2D32_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height)
 {
-    CUresult result = sg_hand_cuMemsetD2D32_v2(dstDevice, dstPitch, ui, Width, Height, NULL);
+    CUresult sg_result = sg_hand_cuMemsetD2D32_v2(dstDevice, dstPitch, ui, Width, Height, NULL);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemsetD2D32_v2", "dstDevice,dstPitch,ui,Width,Height", "xxuxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(dstPitch), SG_TRACE_VALUE(ui), SG_TRACE_VALUE(Width), SG_TRACE_VALUE(Height)}, result);
-    return result;
+        sg_trace("cuMemsetD2D32_v2", "dstDevice,dstPitch,ui,Width,Height", "xxuxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(dstPitch), SG_TRACE_VALUE(ui), SG_TRACE_VALUE(Width), SG_TRACE_VALUE(Height)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount)
 {
-    CUresult result = sg_hand_cuMemcpy(dst, src, ByteCount, NULL);
+    CUresult sg_result = sg_hand_cuMemcpy(dst, src, ByteCount, NULL);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpy", "dst,src,ByteCount", "xxx", (const uint64_t[]){SG_TRACE_VALUE(dst), SG_TRACE_VALUE(src), SG_TRACE_VALUE(ByteCount)}, result);
-    return result;
+        sg_trace("cuMemcpy", "dst,src,ByteCount", "xxx", (const uint64_t[]){SG_TRACE_VALUE(dst), SG_TRACE_VALUE(src), SG_TRACE_VALUE(ByteCount)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream)
 {
-    CUresult result = sg_hand_cuMemcpyAsync(dst, src, ByteCount, hStream);
+    CUresult sg_result = sg_hand_cuMemcpyAsync(dst, src, ByteCount, hStream);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyAsync", "dst,src,ByteCount,hStream", "xxxx", (const uint64_t[]){SG_TRACE_VALUE(dst), SG_TRACE_VALUE(src), SG_TRACE_VALUE(ByteCount), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemcpyAsync", "dst,src,ByteCount,hStream", "xxxx", (const uint64_t[]){SG_TRACE_VALUE(dst), SG_TRACE_VALUE(src), SG_TRACE_VALUE(ByteCount), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount)
 {
-    CUresult result = sg_hand_cuMemcpyPeer(dstDevice, dstContext, srcDevice, srcContext, ByteCount, NULL);
+    CUresult sg_result = sg_hand_cuMemcpyPeer(dstDevice, dstContext, srcDevice, srcContext, ByteCount, NULL);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyPeer", "dstDevice,dstContext,srcDevice,srcContext,ByteCount", "xxxxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(dstContext), SG_TRACE_VALUE(srcDevice), SG_TRACE_VALUE(srcContext), SG_TRACE_VALUE(ByteCount)}, result);
-    return result;
+        sg_trace("cuMemcpyPeer", "dstDevice,dstContext,srcDevice,srcContext,ByteCount", "xxxxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(dstContext), SG_TRACE_VALUE(srcDevice), SG_TRACE_VALUE(srcContext), SG_TRACE_VALUE(ByteCount)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount, CUstream hStream)
 {
-    CUresult result = sg_hand_cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream);
+    CUresult sg_result = sg_hand_cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyPeerAsync", "dstDevice,dstContext,srcDevice,srcContext,ByteCount,hStream", "xxxxxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(dstContext), SG_TRACE_VALUE(srcDevice), SG_TRACE_VALUE(srcContext), SG_TRACE_VALUE(ByteCount), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemcpyPeerAsync", "dstDevice,dstContext,srcDevice,srcContext,ByteCount,hStream", "xxxxxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(dstContext), SG_TRACE_VALUE(srcDevice), SG_TRACE_VALUE(srcContext), SG_TRACE_VALUE(ByteCount), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER *pCopy)
 {
-    CUresult result = sg_hand_cuMemcpy3DPeer(pCopy, NULL);
+    CUresult sg_result = sg_hand_cuMemcpy3DPeer(pCopy, NULL);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpy3DPeer", "pCopy", "p", (const uint64_t[]){(uint64_t)(uintptr_t)pCopy}, result);
-    return result;
+        sg_trace("cuMemcpy3DPeer", "pCopy", "p", (const uint64_t[]){(uint64_t)(uintptr_t)pCopy}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER *pCopy, CUstream hStream)
 {
-    CUresult result = sg_hand_cuMemcpy3DPeerAsync(pCopy, hStream);
+    CUresult sg_result = sg_hand_cuMemcpy3DPeerAsync(pCopy, hStream);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpy3DPeerAsync", "pCopy,hStream", "px", (const uint64_t[]){(uint64_t)(uintptr_t)pCopy, (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemcpy3DPeerAsync", "pCopy,hStream", "px", (const uint64_t[]){(uint64_t)(uintptr_t)pCopy, (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyBatchAsync(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count, CUmemcpyAttributes *attrs, size_t *attrsIdxs, size_t numAttrs, size_t *failIdx, CUstream hStream)
 {
-    CUresult result = sg_unknown("cuMemcpyBatchAsync");
+    CUresult sg_result = sg_unknown("cuMemcpyBatchAsync");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyBatchAsync", "dsts,srcs,sizes,count,attrs,attrsIdxs,numAttrs,failIdx,hStream", "XXZxpZxZx", (const uint64_t[]){(uint64_t)(uintptr_t)dsts, (uint64_t)(uintptr_t)srcs, (uint64_t)(uintptr_t)sizes, SG_TRACE_VALUE(count), (uint64_t)(uintptr_t)attrs, (uint64_t)(uintptr_t)attrsIdxs, SG_TRACE_VALUE(numAttrs), (uint64_t)(uintptr_t)failIdx, (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemcpyBatchAsync", "dsts,srcs,sizes,count,attrs,attrsIdxs,numAttrs,failIdx,hStream", "XXZxpZxZx", (const uint64_t[]){(uint64_t)(uintptr_t)dsts, (uint64_t)(uintptr_t)srcs, (uint64_t)(uintptr_t)sizes, SG_TRACE_VALUE(count), (uint64_t)(uintptr_t)attrs, (uint64_t)(uintptr_t)attrsIdxs, SG_TRACE_VALUE(numAttrs), (uint64_t)(uintptr_t)failIdx, (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpy3DBatchAsync(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, size_t *failIdx, unsigned long long flags, CUstream hStream)
 {
-    CUresult result = sg_unknown("cuMemcpy3DBatchAsync");
+    CUresult sg_result = sg_unknown("cuMemcpy3DBatchAsync");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpy3DBatchAsync", "numOps,opList,failIdx,flags,hStream", "xpZxx", (const uint64_t[]){SG_TRACE_VALUE(numOps), (uint64_t)(uintptr_t)opList, (uint64_t)(uintptr_t)failIdx, SG_TRACE_VALUE(flags), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemcpy3DBatchAsync", "numOps,opList,failIdx,flags,hStream", "xpZxx", (const uint64_t[]){SG_TRACE_VALUE(numOps), (uint64_t)(uintptr_t)opList, (uint64_t)(uintptr_t)failIdx, SG_TRACE_VALUE(flags), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyBatchAsync_ptsz(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count, CUmemcpyAttributes *attrs, size_t *attrsIdxs, size_t numAttrs, size_t *failIdx, CUstream hStream)
 {
-    CUresult result = sg_unknown("cuMemcpyBatchAsync_ptsz");
+    CUresult sg_result = sg_unknown("cuMemcpyBatchAsync_ptsz");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyBatchAsync_ptsz", "dsts,srcs,sizes,count,attrs,attrsIdxs,numAttrs,failIdx,hStream", "XXZxpZxZx", (const uint64_t[]){(uint64_t)(uintptr_t)dsts, (uint64_t)(uintptr_t)srcs, (uint64_t)(uintptr_t)sizes, SG_TRACE_VALUE(count), (uint64_t)(uintptr_t)attrs, (uint64_t)(uintptr_t)attrsIdxs, SG_TRACE_VALUE(numAttrs), (uint64_t)(uintptr_t)failIdx, (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemcpyBatchAsync_ptsz", "dsts,srcs,sizes,count,attrs,attrsIdxs,numAttrs,failIdx,hStream", "XXZxpZxZx", (const uint64_t[]){(uint64_t)(uintptr_t)dsts, (uint64_t)(uintptr_t)srcs, (uint64_t)(uintptr_t)sizes, SG_TRACE_VALUE(count), (uint64_t)(uintptr_t)attrs, (uint64_t)(uintptr_t)attrsIdxs, SG_TRACE_VALUE(numAttrs), (uint64_t)(uintptr_t)failIdx, (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpy3DBatchAsync_ptsz(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, size_t *failIdx, unsigned long long flags, CUstream hStream)
 {
-    CUresult result = sg_unknown("cuMemcpy3DBatchAsync_ptsz");
+    CUresult sg_result = sg_unknown("cuMemcpy3DBatchAsync_ptsz");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpy3DBatchAsync_ptsz", "numOps,opList,failIdx,flags,hStream", "xpZxx", (const uint64_t[]){SG_TRACE_VALUE(numOps), (uint64_t)(uintptr_t)opList, (uint64_t)(uintptr_t)failIdx, SG_TRACE_VALUE(flags), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemcpy3DBatchAsync_ptsz", "numOps,opList,failIdx,flags,hStream", "xpZxx", (const uint64_t[]){SG_TRACE_VALUE(numOps), (uint64_t)(uintptr_t)opList, (uint64_t)(uintptr_t)failIdx, SG_TRACE_VALUE(flags), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyBatchAsync_v2(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count, CUmemcpyAttributes *attrs, size_t *attrsIdxs, size_t numAttrs, CUstream hStream)
 {
-    CUresult result = sg_unknown("cuMemcpyBatchAsync_v2");
+    CUresult sg_result = sg_unknown("cuMemcpyBatchAsync_v2");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyBatchAsync_v2", "dsts,srcs,sizes,count,attrs,attrsIdxs,numAttrs,hStream", "XXZxpZxx", (const uint64_t[]){(uint64_t)(uintptr_t)dsts, (uint64_t)(uintptr_t)srcs, (uint64_t)(uintptr_t)sizes, SG_TRACE_VALUE(count), (uint64_t)(uintptr_t)attrs, (uint64_t)(uintptr_t)attrsIdxs, SG_TRACE_VALUE(numAttrs), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemcpyBatchAsync_v2", "dsts,srcs,sizes,count,attrs,attrsIdxs,numAttrs,hStream", "XXZxpZxx", (const uint64_t[]){(uint64_t)(uintptr_t)dsts, (uint64_t)(uintptr_t)srcs, (uint64_t)(uintptr_t)sizes, SG_TRACE_VALUE(count), (uint64_t)(uintptr_t)attrs, (uint64_t)(uintptr_t)attrsIdxs, SG_TRACE_VALUE(numAttrs), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpy3DBatchAsync_v2(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, unsigned long long flags, CUstream hStream)
 {
-    CUresult result = sg_unknown("cuMemcpy3DBatchAsync_v2");
+    CUresult sg_result = sg_unknown("cuMemcpy3DBatchAsync_v2");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpy3DBatchAsync_v2", "numOps,opList,flags,hStream", "xpxx", (const uint64_t[]){SG_TRACE_VALUE(numOps), (uint64_t)(uintptr_t)opList, SG_TRACE_VALUE(flags), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemcpy3DBatchAsync_v2", "numOps,opList,flags,hStream", "xpxx", (const uint64_t[]){SG_TRACE_VALUE(numOps), (uint64_t)(uintptr_t)opList, SG_TRACE_VALUE(flags), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpyWithAttributesAsync(CUdeviceptr dst, CUdeviceptr src, size_t size, CUmemcpyAttributes *attr, CUstream hStream)
 {
-    CUresult result = sg_unknown("cuMemcpyWithAttributesAsync");
+    CUresult sg_result = sg_unknown("cuMemcpyWithAttributesAsync");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpyWithAttributesAsync", "dst,src,size,attr,hStream", "xxxpx", (const uint64_t[]){SG_TRACE_VALUE(dst), SG_TRACE_VALUE(src), SG_TRACE_VALUE(size), (uint64_t)(uintptr_t)attr, (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemcpyWithAttributesAsync", "dst,src,size,attr,hStream", "xxxpx", (const uint64_t[]){SG_TRACE_VALUE(dst), SG_TRACE_VALUE(src), SG_TRACE_VALUE(size), (uint64_t)(uintptr_t)attr, (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemcpy3DWithAttributesAsync(CUDA_MEMCPY3D_BATCH_OP *op, unsigned long long flags, CUstream hStream)
 {
-    CUresult result = sg_unknown("cuMemcpy3DWithAttributesAsync");
+    CUresult sg_result = sg_unknown("cuMemcpy3DWithAttributesAsync");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemcpy3DWithAttributesAsync", "op,flags,hStream", "pxx", (const uint64_t[]){(uint64_t)(uintptr_t)op, SG_TRACE_VALUE(flags), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemcpy3DWithAttributesAsync", "op,flags,hStream", "pxx", (const uint64_t[]){(uint64_t)(uintptr_t)op, SG_TRACE_VALUE(flags), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemsetD8Async(CUdeviceptr dstDevice, unsigned char uc, size_t N, CUstream hStream)
 {
-    CUresult result = sg_hand_cuMemsetD8Async(dstDevice, uc, N, hStream);
+    CUresult sg_result = sg_hand_cuMemsetD8Async(dstDevice, uc, N, hStream);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemsetD8Async", "dstDevice,uc,N,hStream", "xxxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(uc), SG_TRACE_VALUE(N), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemsetD8Async", "dstDevice,uc,N,hStream", "xxxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(uc), SG_TRACE_VALUE(N), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemsetD16Async(CUdeviceptr dstDevice, unsigned short us, size_t N, CUstream hStream)
 {
-    CUresult result = sg_hand_cuMemsetD16Async(dstDevice, us, N, hStream);
+    CUresult sg_result = sg_hand_cuMemsetD16Async(dstDevice, us, N, hStream);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemsetD16Async", "dstDevice,us,N,hStream", "xxxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(us), SG_TRACE_VALUE(N), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemsetD16Async", "dstDevice,us,N,hStream", "xxxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(us), SG_TRACE_VALUE(N), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemsetD32Async(CUdeviceptr dstDevice, unsigned int ui, size_t N, CUstream hStream)
 {
-    CUresult result = sg_hand_cuMemsetD32Async(dstDevice, ui, N, hStream);
+    CUresult sg_result = sg_hand_cuMemsetD32Async(dstDevice, ui, N, hStream);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemsetD32Async", "dstDevice,ui,N,hStream", "xuxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(ui), SG_TRACE_VALUE(N), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemsetD32Async", "dstDevice,ui,N,hStream", "xuxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(ui), SG_TRACE_VALUE(N), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemsetD2D8Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height, CUstream hStream)
 {
-    CUresult result = sg_hand_cuMemsetD2D8Async(dstDevice, dstPitch, uc, Width, Height, hStream);
+    CUresult sg_result = sg_hand_cuMemsetD2D8Async(dstDevice, dstPitch, uc, Width, Height, hStream);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemsetD2D8Async", "dstDevice,dstPitch,uc,Width,Height,hStream", "xxxxxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(dstPitch), SG_TRACE_VALUE(uc), SG_TRACE_VALUE(Width), SG_TRACE_VALUE(Height), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemsetD2D8Async", "dstDevice,dstPitch,uc,Width,Height,hStream", "xxxxxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(dstPitch), SG_TRACE_VALUE(uc), SG_TRACE_VALUE(Width), SG_TRACE_VALUE(Height), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemsetD2D16Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height, CUstream hStream)
 {
-    CUresult result = sg_hand_cuMemsetD2D16Async(dstDevice, dstPitch, us, Width, Height, hStream);
+    CUresult sg_result = sg_hand_cuMemsetD2D16Async(dstDevice, dstPitch, us, Width, Height, hStream);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemsetD2D16Async", "dstDevice,dstPitch,us,Width,Height,hStream", "xxxxxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(dstPitch), SG_TRACE_VALUE(us), SG_TRACE_VALUE(Width), SG_TRACE_VALUE(Height), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemsetD2D16Async", "dstDevice,dstPitch,us,Width,Height,hStream", "xxxxxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(dstPitch), SG_TRACE_VALUE(us), SG_TRACE_VALUE(Width), SG_TRACE_VALUE(Height), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemsetD2D32Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height, CUstream hStream)
 {
-    CUresult result = sg_hand_cuMemsetD2D32Async(dstDevice, dstPitch, ui, Width, Height, hStream);
+    CUresult sg_result = sg_hand_cuMemsetD2D32Async(dstDevice, dstPitch, ui, Width, Height, hStream);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemsetD2D32Async", "dstDevice,dstPitch,ui,Width,Height,hStream", "xxuxxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(dstPitch), SG_TRACE_VALUE(ui), SG_TRACE_VALUE(Width), SG_TRACE_VALUE(Height), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemsetD2D32Async", "dstDevice,dstPitch,ui,Width,Height,hStream", "xxuxxx", (const uint64_t[]){SG_TRACE_VALUE(dstDevice), SG_TRACE_VALUE(dstPitch), SG_TRACE_VALUE(ui), SG_TRACE_VALUE(Width), SG_TRACE_VALUE(Height), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamGetPriority(CUstream hStream, int *priority)
 {
-    CUresult result = sg_send_cuStreamGetPriority(hStream, priority);
+    CUresult sg_result = sg_send_cuStreamGetPriority(hStream, priority);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamGetPriority", "hStream,priority", "xI", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)priority}, result);
-    return result;
+        sg_trace("cuStreamGetPriority", "hStream,priority", "xI", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)priority}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamGetId(CUstream hStream, unsigned long long *streamId)
 {
-    CUresult result = sg_hand_cuStreamGetId(hStream, streamId);
+    CUresult sg_result = sg_hand_cuStreamGetId(hStream, streamId);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamGetId", "hStream,streamId", "xZ", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)streamId}, result);
-    return result;
+        sg_trace("cuStreamGetId", "hStream,streamId", "xZ", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)streamId}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamGetFlags(CUstream hStream, unsigned int *flags)
 {
-    CUresult result = sg_send_cuStreamGetFlags(hStream, flags);
+    CUresult sg_result = sg_send_cuStreamGetFlags(hStream, flags);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamGetFlags", "hStream,flags", "xU", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)flags}, result);
-    return result;
+        sg_trace("cuStreamGetFlags", "hStream,flags", "xU", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)flags}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamGetDevice(CUstream hStream, CUdevice *device)
 {
-    CUresult result = sg_hand_cuStreamGetDevice(hStream, device);
+    CUresult sg_result = sg_hand_cuStreamGetDevice(hStream, device);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamGetDevice", "hStream,device", "xI", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)device}, result);
-    return result;
+        sg_trace("cuStreamGetDevice", "hStream,device", "xI", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)device}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamGetDevResource(CUstream hStream, CUdevResource *resource, CUdevResourceType type)
 {
-    CUresult result = sg_unknown("cuStreamGetDevResource");
+    CUresult sg_result = sg_unknown("cuStreamGetDevResource");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamGetDevResource", "hStream,resource,type", "xpx", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)resource, SG_TRACE_VALUE(type)}, result);
-    return result;
+        sg_trace("cuStreamGetDevResource", "hStream,resource,type", "xpx", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)resource, SG_TRACE_VALUE(type)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamGetCtx(CUstream hStream, CUcontext *pctx)
 {
-    CUresult result = sg_hand_cuStreamGetCtx(hStream, pctx);
+    CUresult sg_result = sg_hand_cuStreamGetCtx(hStream, pctx);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamGetCtx", "hStream,pctx", "xX", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)pctx}, result);
-    return result;
+        sg_trace("cuStreamGetCtx", "hStream,pctx", "xX", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)pctx}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamGetCtx_v2(CUstream hStream, CUcontext *pCtx, CUgreenCtx *pGreenCtx)
 {
-    CUresult result = sg_unknown("cuStreamGetCtx_v2");
+    CUresult sg_result = sg_unknown("cuStreamGetCtx_v2");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamGetCtx_v2", "hStream,pCtx,pGreenCtx", "xXp", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)pCtx, (uint64_t)(uintptr_t)pGreenCtx}, result);
-    return result;
+        sg_trace("cuStreamGetCtx_v2", "hStream,pCtx,pGreenCtx", "xXp", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)pCtx, (uint64_t)(uintptr_t)pGreenCtx}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)
 {
-    CUresult result = sg_send_cuStreamWaitEvent(hStream, hEvent, Flags);
+    CUresult sg_result = sg_send_cuStreamWaitEvent(hStream, hEvent, Flags);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamWaitEvent", "hStream,hEvent,Flags", "xxu", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, SG_TRACE_VALUE(hEvent), SG_TRACE_VALUE(Flags)}, result);
-    return result;
+        sg_trace("cuStreamWaitEvent", "hStream,hEvent,Flags", "xxu", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, SG_TRACE_VALUE(hEvent), SG_TRACE_VALUE(Flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void *userData, unsigned int flags)
 {
-    CUresult result = sg_hand_cuStreamAddCallback(hStream, callback, userData, flags);
+    CUresult sg_result = sg_hand_cuStreamAddCallback(hStream, callback, userData, flags);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamAddCallback", "hStream,callback,userData,flags", "xxpu", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)callback, (uint64_t)(uintptr_t)userData, SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuStreamAddCallback", "hStream,callback,userData,flags", "xxpu", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)callback, (uint64_t)(uintptr_t)userData, SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamAttachMemAsync(CUstream hStream, CUdeviceptr dptr, size_t length, unsigned int flags)
 {
-    CUresult result = sg_declined("cuStreamAttachMemAsync", "managed memory is not supported", "use cuMemAlloc and copies (CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY is 0)");
+    CUresult sg_result = sg_declined("cuStreamAttachMemAsync", "managed memory is not supported", "use cuMemAlloc and copies (CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY is 0)");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamAttachMemAsync", "hStream,dptr,length,flags", "xxxu", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, SG_TRACE_VALUE(dptr), SG_TRACE_VALUE(length), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuStreamAttachMemAsync", "hStream,dptr,length,flags", "xxxu", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, SG_TRACE_VALUE(dptr), SG_TRACE_VALUE(length), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamQuery(CUstream hStream)
 {
-    CUresult result = sg_send_cuStreamQuery(hStream);
+    CUresult sg_result = sg_send_cuStreamQuery(hStream);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamQuery", "hStream", "x", (const uint64_t[]){(uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuStreamQuery", "hStream", "x", (const uint64_t[]){(uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamSynchronize(CUstream hStream)
 {
-    CUresult result = sg_send_cuStreamSynchronize(hStream);
+    CUresult sg_result = sg_send_cuStreamSynchronize(hStream);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamSynchronize", "hStream", "x", (const uint64_t[]){(uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuStreamSynchronize", "hStream", "x", (const uint64_t[]){(uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuEventRecord(CUevent hEvent, CUstream hStream)
 {
-    CUresult result = sg_send_cuEventRecord(hEvent, hStream);
+    CUresult sg_result = sg_send_cuEventRecord(hEvent, hStream);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuEventRecord", "hEvent,hStream", "xx", (const uint64_t[]){SG_TRACE_VALUE(hEvent), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuEventRecord", "hEvent,hStream", "xx", (const uint64_t[]){SG_TRACE_VALUE(hEvent), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int flags)
 {
-    CUresult result = sg_send_cuEventRecordWithFlags(hEvent, hStream, flags);
+    CUresult sg_result = sg_send_cuEventRecordWithFlags(hEvent, hStream, flags);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuEventRecordWithFlags", "hEvent,hStream,flags", "xxu", (const uint64_t[]){SG_TRACE_VALUE(hEvent), (uint64_t)(uintptr_t)hStream, SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuEventRecordWithFlags", "hEvent,hStream,flags", "xxu", (const uint64_t[]){SG_TRACE_VALUE(hEvent), (uint64_t)(uintptr_t)hStream, SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream, void **kernelParams, void **extra)
 {
-    CUresult result = sg_hand_cuLaunchKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams, extra);
+    CUresult sg_result = sg_hand_cuLaunchKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams, extra);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLaunchKernel", "f,gridDimX,gridDimY,gridDimZ,blockDimX,blockDimY,blockDimZ,sharedMemBytes,hStream,kernelParams,extra", "xuuuuuuuxPP", (const uint64_t[]){SG_TRACE_VALUE(f), SG_TRACE_VALUE(gridDimX), SG_TRACE_VALUE(gridDimY), SG_TRACE_VALUE(gridDimZ), SG_TRACE_VALUE(blockDimX), SG_TRACE_VALUE(blockDimY), SG_TRACE_VALUE(blockDimZ), SG_TRACE_VALUE(sharedMemBytes), (uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)kernelParams, (uint64_t)(uintptr_t)extra}, result);
-    return result;
+        sg_trace("cuLaunchKernel", "f,gridDimX,gridDimY,gridDimZ,blockDimX,blockDimY,blockDimZ,sharedMemBytes,hStream,kernelParams,extra", "xuuuuuuuxPP", (const uint64_t[]){SG_TRACE_VALUE(f), SG_TRACE_VALUE(gridDimX), SG_TRACE_VALUE(gridDimY), SG_TRACE_VALUE(gridDimZ), SG_TRACE_VALUE(blockDimX), SG_TRACE_VALUE(blockDimY), SG_TRACE_VALUE(blockDimZ), SG_TRACE_VALUE(sharedMemBytes), (uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)kernelParams, (uint64_t)(uintptr_t)extra}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra)
 {
-    CUresult result = sg_hand_cuLaunchKernelEx(config, f, kernelParams, extra);
+    CUresult sg_result = sg_hand_cuLaunchKernelEx(config, f, kernelParams, extra);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLaunchKernelEx", "config,f,kernelParams,extra", "pxPP", (const uint64_t[]){(uint64_t)(uintptr_t)config, SG_TRACE_VALUE(f), (uint64_t)(uintptr_t)kernelParams, (uint64_t)(uintptr_t)extra}, result);
-    return result;
+        sg_trace("cuLaunchKernelEx", "config,f,kernelParams,extra", "pxPP", (const uint64_t[]){(uint64_t)(uintptr_t)config, SG_TRACE_VALUE(f), (uint64_t)(uintptr_t)kernelParams, (uint64_t)(uintptr_t)extra}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userData)
 {
-    CUresult result = sg_hand_cuLaunchHostFunc(hStream, fn, userData);
+    CUresult sg_result = sg_hand_cuLaunchHostFunc(hStream, fn, userData);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLaunchHostFunc", "hStream,fn,userData", "xxp", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, SG_TRACE_VALUE(fn), (uint64_t)(uintptr_t)userData}, result);
-    return result;
+        sg_trace("cuLaunchHostFunc", "hStream,fn,userData", "xxp", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, SG_TRACE_VALUE(fn), (uint64_t)(uintptr_t)userData}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLaunchHostFunc_v2(CUstream hStream, CUhostFn fn, void *userData, unsigned int syncMode)
 {
-    CUresult result = sg_unknown("cuLaunchHostFunc_v2");
+    CUresult sg_result = sg_unknown("cuLaunchHostFunc_v2");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLaunchHostFunc_v2", "hStream,fn,userData,syncMode", "xxpu", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, SG_TRACE_VALUE(fn), (uint64_t)(uintptr_t)userData, SG_TRACE_VALUE(syncMode)}, result);
-    return result;
+        sg_trace("cuLaunchHostFunc_v2", "hStream,fn,userData,syncMode", "xxpu", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, SG_TRACE_VALUE(fn), (uint64_t)(uintptr_t)userData, SG_TRACE_VALUE(syncMode)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphicsMapResources(unsigned int count, CUgraphicsResource *resources, CUstream hStream)
 {
-    CUresult result = sg_unknown("cuGraphicsMapResources");
+    CUresult sg_result = sg_unknown("cuGraphicsMapResources");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphicsMapResources", "count,resources,hStream", "upx", (const uint64_t[]){SG_TRACE_VALUE(count), (uint64_t)(uintptr_t)resources, (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuGraphicsMapResources", "count,resources,hStream", "upx", (const uint64_t[]){SG_TRACE_VALUE(count), (uint64_t)(uintptr_t)resources, (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphicsUnmapResources(unsigned int count, CUgraphicsResource *resources, CUstream hStream)
 {
-    CUresult result = sg_unknown("cuGraphicsUnmapResources");
+    CUresult sg_result = sg_unknown("cuGraphicsUnmapResources");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphicsUnmapResources", "count,resources,hStream", "upx", (const uint64_t[]){SG_TRACE_VALUE(count), (uint64_t)(uintptr_t)resources, (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuGraphicsUnmapResources", "count,resources,hStream", "upx", (const uint64_t[]){SG_TRACE_VALUE(count), (uint64_t)(uintptr_t)resources, (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamWriteValue32(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags)
 {
-    CUresult result = sg_declined("cuStreamWriteValue32", "stream memory operations are not supported", "use events");
+    CUresult sg_result = sg_declined("cuStreamWriteValue32", "stream memory operations are not supported", "use events");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamWriteValue32", "stream,addr,value,flags", "xxxu", (const uint64_t[]){(uint64_t)(uintptr_t)stream, SG_TRACE_VALUE(addr), SG_TRACE_VALUE(value), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuStreamWriteValue32", "stream,addr,value,flags", "xxxu", (const uint64_t[]){(uint64_t)(uintptr_t)stream, SG_TRACE_VALUE(addr), SG_TRACE_VALUE(value), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamWaitValue32(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags)
 {
-    CUresult result = sg_declined("cuStreamWaitValue32", "stream memory operations are not supported", "use events");
+    CUresult sg_result = sg_declined("cuStreamWaitValue32", "stream memory operations are not supported", "use events");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamWaitValue32", "stream,addr,value,flags", "xxxu", (const uint64_t[]){(uint64_t)(uintptr_t)stream, SG_TRACE_VALUE(addr), SG_TRACE_VALUE(value), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuStreamWaitValue32", "stream,addr,value,flags", "xxxu", (const uint64_t[]){(uint64_t)(uintptr_t)stream, SG_TRACE_VALUE(addr), SG_TRACE_VALUE(value), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamWriteValue64(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags)
 {
-    CUresult result = sg_declined("cuStreamWriteValue64", "stream memory operations are not supported", "use events");
+    CUresult sg_result = sg_declined("cuStreamWriteValue64", "stream memory operations are not supported", "use events");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamWriteValue64", "stream,addr,value,flags", "xxxu", (const uint64_t[]){(uint64_t)(uintptr_t)stream, SG_TRACE_VALUE(addr), SG_TRACE_VALUE(value), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuStreamWriteValue64", "stream,addr,value,flags", "xxxu", (const uint64_t[]){(uint64_t)(uintptr_t)stream, SG_TRACE_VALUE(addr), SG_TRACE_VALUE(value), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamWaitValue64(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags)
 {
-    CUresult result = sg_declined("cuStreamWaitValue64", "stream memory operations are not supported", "use events");
+    CUresult sg_result = sg_declined("cuStreamWaitValue64", "stream memory operations are not supported", "use events");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamWaitValue64", "stream,addr,value,flags", "xxxu", (const uint64_t[]){(uint64_t)(uintptr_t)stream, SG_TRACE_VALUE(addr), SG_TRACE_VALUE(value), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuStreamWaitValue64", "stream,addr,value,flags", "xxxu", (const uint64_t[]){(uint64_t)(uintptr_t)stream, SG_TRACE_VALUE(addr), SG_TRACE_VALUE(value), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamBatchMemOp(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray, unsigned int flags)
 {
-    CUresult result = sg_declined("cuStreamBatchMemOp", "stream memory operations are not supported", "use events");
+    CUresult sg_result = sg_declined("cuStreamBatchMemOp", "stream memory operations are not supported", "use events");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamBatchMemOp", "stream,count,paramArray,flags", "xupu", (const uint64_t[]){(uint64_t)(uintptr_t)stream, SG_TRACE_VALUE(count), (uint64_t)(uintptr_t)paramArray, SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuStreamBatchMemOp", "stream,count,paramArray,flags", "xupu", (const uint64_t[]){(uint64_t)(uintptr_t)stream, SG_TRACE_VALUE(count), (uint64_t)(uintptr_t)paramArray, SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamWriteValue32_ptsz(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags)
 {
-    CUresult result = sg_declined("cuStreamWriteValue32_ptsz", "stream memory operations are not supported", "use events");
+    CUresult sg_result = sg_declined("cuStreamWriteValue32_ptsz", "stream memory operations are not supported", "use events");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamWriteValue32_ptsz", "stream,addr,value,flags", "xxxu", (const uint64_t[]){(uint64_t)(uintptr_t)stream, SG_TRACE_VALUE(addr), SG_TRACE_VALUE(value), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuStreamWriteValue32_ptsz", "stream,addr,value,flags", "xxxu", (const uint64_t[]){(uint64_t)(uintptr_t)stream, SG_TRACE_VALUE(addr), SG_TRACE_VALUE(value), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamWaitValue32_ptsz(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags)
 {
-    CUresult result = sg_declined("cuStreamWaitValue32_ptsz", "stream memory operations are not supported", "use events");
+    CUresult sg_result = sg_declined("cuStreamWaitValue32_ptsz", "stream memory operations are not supported", "use events");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamWaitValue32_ptsz", "stream,addr,value,flags", "xxxu", (const uint64_t[]){(uint64_t)(uintptr_t)stream, SG_TRACE_VALUE(addr), SG_TRACE_VALUE(value), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuStreamWaitValue32_ptsz", "stream,addr,value,flags", "xxxu", (const uint64_t[]){(uint64_t)(uintptr_t)stream, SG_TRACE_VALUE(addr), SG_TRACE_VALUE(value), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamWriteValue64_ptsz(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags)
 {
-    CUresult result = sg_declined("cuStreamWriteValue64_ptsz", "stream memory operations are not supported", "use events");
+    CUresult sg_result = sg_declined("cuStreamWriteValue64_ptsz", "stream memory operations are not supported", "use events");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamWriteValue64_ptsz", "stream,addr,value,flags", "xxxu", (const uint64_t[]){(uint64_t)(uintptr_t)stream, SG_TRACE_VALUE(addr), SG_TRACE_VALUE(value), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuStreamWriteValue64_ptsz", "stream,addr,value,flags", "xxxu", (const uint64_t[]){(uint64_t)(uintptr_t)stream, SG_TRACE_VALUE(addr), SG_TRACE_VALUE(value), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamWaitValue64_ptsz(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags)
 {
-    CUresult result = sg_declined("cuStreamWaitValue64_ptsz", "stream memory operations are not supported", "use events");
+    CUresult sg_result = sg_declined("cuStreamWaitValue64_ptsz", "stream memory operations are not supported", "use events");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamWaitValue64_ptsz", "stream,addr,value,flags", "xxxu", (const uint64_t[]){(uint64_t)(uintptr_t)stream, SG_TRACE_VALUE(addr), SG_TRACE_VALUE(value), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuStreamWaitValue64_ptsz", "stream,addr,value,flags", "xxxu", (const uint64_t[]){(uint64_t)(uintptr_t)stream, SG_TRACE_VALUE(addr), SG_TRACE_VALUE(value), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamBatchMemOp_ptsz(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray, unsigned int flags)
 {
-    CUresult result = sg_declined("cuStreamBatchMemOp_ptsz", "stream memory operations are not supported", "use events");
+    CUresult sg_result = sg_declined("cuStreamBatchMemOp_ptsz", "stream memory operations are not supported", "use events");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamBatchMemOp_ptsz", "stream,count,paramArray,flags", "xupu", (const uint64_t[]){(uint64_t)(uintptr_t)stream, SG_TRACE_VALUE(count), (uint64_t)(uintptr_t)paramArray, SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuStreamBatchMemOp_ptsz", "stream,count,paramArray,flags", "xupu", (const uint64_t[]){(uint64_t)(uintptr_t)stream, SG_TRACE_VALUE(count), (uint64_t)(uintptr_t)paramArray, SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags)
 {
-    CUresult result = sg_declined("cuStreamWriteValue32_v2", "stream memory operations are not supported", "use events");
+    CUresult sg_result = sg_declined("cuStreamWriteValue32_v2", "stream memory operations are not supported", "use events");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamWriteValue32_v2", "stream,addr,value,flags", "xxxu", (const uint64_t[]){(uint64_t)(uintptr_t)stream, SG_TRACE_VALUE(addr), SG_TRACE_VALUE(value), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuStreamWriteValue32_v2", "stream,addr,value,flags", "xxxu", (const uint64_t[]){(uint64_t)(uintptr_t)stream, SG_TRACE_VALUE(addr), SG_TRACE_VALUE(value), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags)
 {
-    CUresult result = sg_declined("cuStreamWaitValue32_v2", "stream memory operations are not supported", "use events");
+    CUresult sg_result = sg_declined("cuStreamWaitValue32_v2", "stream memory operations are not supported", "use events");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamWaitValue32_v2", "stream,addr,value,flags", "xxxu", (const uint64_t[]){(uint64_t)(uintptr_t)stream, SG_TRACE_VALUE(addr), SG_TRACE_VALUE(value), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuStreamWaitValue32_v2", "stream,addr,value,flags", "xxxu", (const uint64_t[]){(uint64_t)(uintptr_t)stream, SG_TRACE_VALUE(addr), SG_TRACE_VALUE(value), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags)
 {
-    CUresult result = sg_declined("cuStreamWriteValue64_v2", "stream memory operations are not supported", "use events");
+    CUresult sg_result = sg_declined("cuStreamWriteValue64_v2", "stream memory operations are not supported", "use events");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamWriteValue64_v2", "stream,addr,value,flags", "xxxu", (const uint64_t[]){(uint64_t)(uintptr_t)stream, SG_TRACE_VALUE(addr), SG_TRACE_VALUE(value), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuStreamWriteValue64_v2", "stream,addr,value,flags", "xxxu", (const uint64_t[]){(uint64_t)(uintptr_t)stream, SG_TRACE_VALUE(addr), SG_TRACE_VALUE(value), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags)
 {
-    CUresult result = sg_declined("cuStreamWaitValue64_v2", "stream memory operations are not supported", "use events");
+    CUresult sg_result = sg_declined("cuStreamWaitValue64_v2", "stream memory operations are not supported", "use events");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamWaitValue64_v2", "stream,addr,value,flags", "xxxu", (const uint64_t[]){(uint64_t)(uintptr_t)stream, SG_TRACE_VALUE(addr), SG_TRACE_VALUE(value), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuStreamWaitValue64_v2", "stream,addr,value,flags", "xxxu", (const uint64_t[]){(uint64_t)(uintptr_t)stream, SG_TRACE_VALUE(addr), SG_TRACE_VALUE(value), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamBatchMemOp_v2(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray, unsigned int flags)
 {
-    CUresult result = sg_declined("cuStreamBatchMemOp_v2", "stream memory operations are not supported", "use events");
+    CUresult sg_result = sg_declined("cuStreamBatchMemOp_v2", "stream memory operations are not supported", "use events");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamBatchMemOp_v2", "stream,count,paramArray,flags", "xupu", (const uint64_t[]){(uint64_t)(uintptr_t)stream, SG_TRACE_VALUE(count), (uint64_t)(uintptr_t)paramArray, SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuStreamBatchMemOp_v2", "stream,count,paramArray,flags", "xupu", (const uint64_t[]){(uint64_t)(uintptr_t)stream, SG_TRACE_VALUE(count), (uint64_t)(uintptr_t)paramArray, SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemPrefetchAsync(CUdeviceptr devPtr, size_t count, CUdevice dstDevice, CUstream hStream)
 {
-    CUresult result = sg_declined("cuMemPrefetchAsync", "managed memory is not supported", "use cuMemAlloc and copies (CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY is 0)");
+    CUresult sg_result = sg_declined("cuMemPrefetchAsync", "managed memory is not supported", "use cuMemAlloc and copies (CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY is 0)");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemPrefetchAsync", "devPtr,count,dstDevice,hStream", "xxix", (const uint64_t[]){SG_TRACE_VALUE(devPtr), SG_TRACE_VALUE(count), SG_TRACE_VALUE(dstDevice), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemPrefetchAsync", "devPtr,count,dstDevice,hStream", "xxix", (const uint64_t[]){SG_TRACE_VALUE(devPtr), SG_TRACE_VALUE(count), SG_TRACE_VALUE(dstDevice), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemPrefetchAsync_ptsz(CUdeviceptr devPtr, size_t count, CUdevice dstDevice, CUstream hStream)
 {
-    CUresult result = sg_declined("cuMemPrefetchAsync_ptsz", "managed memory is not supported", "use cuMemAlloc and copies (CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY is 0)");
+    CUresult sg_result = sg_declined("cuMemPrefetchAsync_ptsz", "managed memory is not supported", "use cuMemAlloc and copies (CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY is 0)");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemPrefetchAsync_ptsz", "devPtr,count,dstDevice,hStream", "xxix", (const uint64_t[]){SG_TRACE_VALUE(devPtr), SG_TRACE_VALUE(count), SG_TRACE_VALUE(dstDevice), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemPrefetchAsync_ptsz", "devPtr,count,dstDevice,hStream", "xxix", (const uint64_t[]){SG_TRACE_VALUE(devPtr), SG_TRACE_VALUE(count), SG_TRACE_VALUE(dstDevice), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemPrefetchAsync_v2(CUdeviceptr devPtr, size_t count, CUmemLocation location, unsigned int flags, CUstream hStream)
 {
-    CUresult result = sg_declined("cuMemPrefetchAsync_v2", "managed memory is not supported", "use cuMemAlloc and copies (CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY is 0)");
+    CUresult sg_result = sg_declined("cuMemPrefetchAsync_v2", "managed memory is not supported", "use cuMemAlloc and copies (CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY is 0)");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemPrefetchAsync_v2", "devPtr,count,location,flags,hStream", "xxxux", (const uint64_t[]){SG_TRACE_VALUE(devPtr), SG_TRACE_VALUE(count), SG_TRACE_VALUE(location), SG_TRACE_VALUE(flags), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemPrefetchAsync_v2", "devPtr,count,location,flags,hStream", "xxxux", (const uint64_t[]){SG_TRACE_VALUE(devPtr), SG_TRACE_VALUE(count), SG_TRACE_VALUE(location), SG_TRACE_VALUE(flags), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemAdvise(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUdevice device)
 {
-    CUresult result = sg_declined("cuMemAdvise", "managed memory is not supported", "use cuMemAlloc and copies (CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY is 0)");
+    CUresult sg_result = sg_declined("cuMemAdvise", "managed memory is not supported", "use cuMemAlloc and copies (CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY is 0)");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemAdvise", "devPtr,count,advice,device", "xxxi", (const uint64_t[]){SG_TRACE_VALUE(devPtr), SG_TRACE_VALUE(count), SG_TRACE_VALUE(advice), SG_TRACE_VALUE(device)}, result);
-    return result;
+        sg_trace("cuMemAdvise", "devPtr,count,advice,device", "xxxi", (const uint64_t[]){SG_TRACE_VALUE(devPtr), SG_TRACE_VALUE(count), SG_TRACE_VALUE(advice), SG_TRACE_VALUE(device)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemPrefetchBatchAsync(CUdeviceptr *dptrs, size_t *sizes, size_t count, CUmemLocation *prefetchLocs, size_t *prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags, CUstream hStream)
 {
-    CUresult result = sg_declined("cuMemPrefetchBatchAsync", "managed memory is not supported", "use cuMemAlloc and copies (CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY is 0)");
+    CUresult sg_result = sg_declined("cuMemPrefetchBatchAsync", "managed memory is not supported", "use cuMemAlloc and copies (CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY is 0)");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemPrefetchBatchAsync", "dptrs,sizes,count,prefetchLocs,prefetchLocIdxs,numPrefetchLocs,flags,hStream", "XZxpZxxx", (const uint64_t[]){(uint64_t)(uintptr_t)dptrs, (uint64_t)(uintptr_t)sizes, SG_TRACE_VALUE(count), (uint64_t)(uintptr_t)prefetchLocs, (uint64_t)(uintptr_t)prefetchLocIdxs, SG_TRACE_VALUE(numPrefetchLocs), SG_TRACE_VALUE(flags), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemPrefetchBatchAsync", "dptrs,sizes,count,prefetchLocs,prefetchLocIdxs,numPrefetchLocs,flags,hStream", "XZxpZxxx", (const uint64_t[]){(uint64_t)(uintptr_t)dptrs, (uint64_t)(uintptr_t)sizes, SG_TRACE_VALUE(count), (uint64_t)(uintptr_t)prefetchLocs, (uint64_t)(uintptr_t)prefetchLocIdxs, SG_TRACE_VALUE(numPrefetchLocs), SG_TRACE_VALUE(flags), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemDiscardBatchAsync(CUdeviceptr *dptrs, size_t *sizes, size_t count, unsigned long long flags, CUstream hStream)
 {
-    CUresult result = sg_unknown("cuMemDiscardBatchAsync");
+    CUresult sg_result = sg_unknown("cuMemDiscardBatchAsync");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemDiscardBatchAsync", "dptrs,sizes,count,flags,hStream", "XZxxx", (const uint64_t[]){(uint64_t)(uintptr_t)dptrs, (uint64_t)(uintptr_t)sizes, SG_TRACE_VALUE(count), SG_TRACE_VALUE(flags), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemDiscardBatchAsync", "dptrs,sizes,count,flags,hStream", "XZxxx", (const uint64_t[]){(uint64_t)(uintptr_t)dptrs, (uint64_t)(uintptr_t)sizes, SG_TRACE_VALUE(count), SG_TRACE_VALUE(flags), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemDiscardAndPrefetchBatchAsync(CUdeviceptr *dptrs, size_t *sizes, size_t count, CUmemLocation *prefetchLocs, size_t *prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags, CUstream hStream)
 {
-    CUresult result = sg_unknown("cuMemDiscardAndPrefetchBatchAsync");
+    CUresult sg_result = sg_unknown("cuMemDiscardAndPrefetchBatchAsync");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemDiscardAndPrefetchBatchAsync", "dptrs,sizes,count,prefetchLocs,prefetchLocIdxs,numPrefetchLocs,flags,hStream", "XZxpZxxx", (const uint64_t[]){(uint64_t)(uintptr_t)dptrs, (uint64_t)(uintptr_t)sizes, SG_TRACE_VALUE(count), (uint64_t)(uintptr_t)prefetchLocs, (uint64_t)(uintptr_t)prefetchLocIdxs, SG_TRACE_VALUE(numPrefetchLocs), SG_TRACE_VALUE(flags), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemDiscardAndPrefetchBatchAsync", "dptrs,sizes,count,prefetchLocs,prefetchLocIdxs,numPrefetchLocs,flags,hStream", "XZxpZxxx", (const uint64_t[]){(uint64_t)(uintptr_t)dptrs, (uint64_t)(uintptr_t)sizes, SG_TRACE_VALUE(count), (uint64_t)(uintptr_t)prefetchLocs, (uint64_t)(uintptr_t)prefetchLocIdxs, SG_TRACE_VALUE(numPrefetchLocs), SG_TRACE_VALUE(flags), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream, void **kernelParams)
 {
-    CUresult result = sg_hand_cuLaunchCooperativeKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams);
+    CUresult sg_result = sg_hand_cuLaunchCooperativeKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuLaunchCooperativeKernel", "f,gridDimX,gridDimY,gridDimZ,blockDimX,blockDimY,blockDimZ,sharedMemBytes,hStream,kernelParams", "xuuuuuuuxP", (const uint64_t[]){SG_TRACE_VALUE(f), SG_TRACE_VALUE(gridDimX), SG_TRACE_VALUE(gridDimY), SG_TRACE_VALUE(gridDimZ), SG_TRACE_VALUE(blockDimX), SG_TRACE_VALUE(blockDimY), SG_TRACE_VALUE(blockDimZ), SG_TRACE_VALUE(sharedMemBytes), (uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)kernelParams}, result);
-    return result;
+        sg_trace("cuLaunchCooperativeKernel", "f,gridDimX,gridDimY,gridDimZ,blockDimX,blockDimY,blockDimZ,sharedMemBytes,hStream,kernelParams", "xuuuuuuuxP", (const uint64_t[]){SG_TRACE_VALUE(f), SG_TRACE_VALUE(gridDimX), SG_TRACE_VALUE(gridDimY), SG_TRACE_VALUE(gridDimZ), SG_TRACE_VALUE(blockDimX), SG_TRACE_VALUE(blockDimY), SG_TRACE_VALUE(blockDimZ), SG_TRACE_VALUE(sharedMemBytes), (uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)kernelParams}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuSignalExternalSemaphoresAsync(const CUexternalSemaphore *extSemArray, const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS *paramsArray, unsigned int numExtSems, CUstream stream)
 {
-    CUresult result = sg_unknown("cuSignalExternalSemaphoresAsync");
+    CUresult sg_result = sg_unknown("cuSignalExternalSemaphoresAsync");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuSignalExternalSemaphoresAsync", "extSemArray,paramsArray,numExtSems,stream", "ppux", (const uint64_t[]){(uint64_t)(uintptr_t)extSemArray, (uint64_t)(uintptr_t)paramsArray, SG_TRACE_VALUE(numExtSems), (uint64_t)(uintptr_t)stream}, result);
-    return result;
+        sg_trace("cuSignalExternalSemaphoresAsync", "extSemArray,paramsArray,numExtSems,stream", "ppux", (const uint64_t[]){(uint64_t)(uintptr_t)extSemArray, (uint64_t)(uintptr_t)paramsArray, SG_TRACE_VALUE(numExtSems), (uint64_t)(uintptr_t)stream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuWaitExternalSemaphoresAsync(const CUexternalSemaphore *extSemArray, const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS *paramsArray, unsigned int numExtSems, CUstream stream)
 {
-    CUresult result = sg_unknown("cuWaitExternalSemaphoresAsync");
+    CUresult sg_result = sg_unknown("cuWaitExternalSemaphoresAsync");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuWaitExternalSemaphoresAsync", "extSemArray,paramsArray,numExtSems,stream", "ppux", (const uint64_t[]){(uint64_t)(uintptr_t)extSemArray, (uint64_t)(uintptr_t)paramsArray, SG_TRACE_VALUE(numExtSems), (uint64_t)(uintptr_t)stream}, result);
-    return result;
+        sg_trace("cuWaitExternalSemaphoresAsync", "extSemArray,paramsArray,numExtSems,stream", "ppux", (const uint64_t[]){(uint64_t)(uintptr_t)extSemArray, (uint64_t)(uintptr_t)paramsArray, SG_TRACE_VALUE(numExtSems), (uint64_t)(uintptr_t)stream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamBeginCapture(CUstream hStream)
 {
-    CUresult result = sg_hand_cuStreamBeginCapture(hStream);
+    CUresult sg_result = sg_hand_cuStreamBeginCapture(hStream);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamBeginCapture", "hStream", "x", (const uint64_t[]){(uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuStreamBeginCapture", "hStream", "x", (const uint64_t[]){(uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamBeginCapture_ptsz(CUstream hStream)
 {
-    CUresult result = sg_hand_cuStreamBeginCapture(SG_PER_THREAD(hStream));
+    CUresult sg_result = sg_hand_cuStreamBeginCapture(SG_PER_THREAD(hStream));
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamBeginCapture_ptsz", "hStream", "x", (const uint64_t[]){(uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuStreamBeginCapture_ptsz", "hStream", "x", (const uint64_t[]){(uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode)
 {
-    CUresult result = sg_hand_cuStreamBeginCapture_v2(hStream, mode);
+    CUresult sg_result = sg_hand_cuStreamBeginCapture_v2(hStream, mode);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamBeginCapture_v2", "hStream,mode", "xx", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)mode}, result);
-    return result;
+        sg_trace("cuStreamBeginCapture_v2", "hStream,mode", "xx", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)mode}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph, const CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData, size_t numDependencies, CUstreamCaptureMode mode)
 {
-    CUresult result = sg_unknown("cuStreamBeginCaptureToGraph");
+    CUresult sg_result = sg_unknown("cuStreamBeginCaptureToGraph");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamBeginCaptureToGraph", "hStream,hGraph,dependencies,dependencyData,numDependencies,mode", "xxppxx", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)dependencies, (uint64_t)(uintptr_t)dependencyData, SG_TRACE_VALUE(numDependencies), (uint64_t)(uintptr_t)mode}, result);
-    return result;
+        sg_trace("cuStreamBeginCaptureToGraph", "hStream,hGraph,dependencies,dependencyData,numDependencies,mode", "xxppxx", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)dependencies, (uint64_t)(uintptr_t)dependencyData, SG_TRACE_VALUE(numDependencies), (uint64_t)(uintptr_t)mode}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamBeginRecaptureToGraph(CUstream hStream, CUstreamCaptureMode mode, CUgraph hGraph, CUgraphRecaptureCallback callbackFunc, void *userData)
 {
-    CUresult result = sg_unknown("cuStreamBeginRecaptureToGraph");
+    CUresult sg_result = sg_unknown("cuStreamBeginRecaptureToGraph");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamBeginRecaptureToGraph", "hStream,mode,hGraph,callbackFunc,userData", "xxxxp", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)mode, SG_TRACE_VALUE(hGraph), SG_TRACE_VALUE(callbackFunc), (uint64_t)(uintptr_t)userData}, result);
-    return result;
+        sg_trace("cuStreamBeginRecaptureToGraph", "hStream,mode,hGraph,callbackFunc,userData", "xxxxp", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)mode, SG_TRACE_VALUE(hGraph), SG_TRACE_VALUE(callbackFunc), (uint64_t)(uintptr_t)userData}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuFabricCpyBatchAsync(size_t numOps, CUDA_FABRIC_COPY_BATCH_OP *opList, unsigned long long flags, CUstream hStream)
 {
-    CUresult result = sg_unknown("cuFabricCpyBatchAsync");
+    CUresult sg_result = sg_unknown("cuFabricCpyBatchAsync");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuFabricCpyBatchAsync", "numOps,opList,flags,hStream", "xpxx", (const uint64_t[]){SG_TRACE_VALUE(numOps), (uint64_t)(uintptr_t)opList, SG_TRACE_VALUE(flags), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuFabricCpyBatchAsync", "numOps,opList,flags,hStream", "xpxx", (const uint64_t[]){SG_TRACE_VALUE(numOps), (uint64_t)(uintptr_t)opList, SG_TRACE_VALUE(flags), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
 {
-    CUresult result = sg_hand_cuStreamEndCapture(hStream, phGraph);
+    CUresult sg_result = sg_hand_cuStreamEndCapture(hStream, phGraph);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamEndCapture", "hStream,phGraph", "xX", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)phGraph}, result);
-    return result;
+        sg_trace("cuStreamEndCapture", "hStream,phGraph", "xX", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)phGraph}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus *captureStatus)
 {
-    CUresult result = sg_hand_cuStreamIsCapturing(hStream, captureStatus);
+    CUresult sg_result = sg_hand_cuStreamIsCapturing(hStream, captureStatus);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamIsCapturing", "hStream,captureStatus", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)captureStatus}, result);
-    return result;
+        sg_trace("cuStreamIsCapturing", "hStream,captureStatus", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)captureStatus}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamGetCaptureInfo(CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out)
 {
-    CUresult result = sg_send_cuStreamGetCaptureInfo(hStream, captureStatus_out, id_out);
+    CUresult sg_result = sg_send_cuStreamGetCaptureInfo(hStream, captureStatus_out, id_out);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamGetCaptureInfo", "hStream,captureStatus_out,id_out", "xpZ", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)captureStatus_out, (uint64_t)(uintptr_t)id_out}, result);
-    return result;
+        sg_trace("cuStreamGetCaptureInfo", "hStream,captureStatus_out,id_out", "xpZ", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)captureStatus_out, (uint64_t)(uintptr_t)id_out}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamGetCaptureInfo_ptsz(CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out)
 {
-    CUresult result = sg_send_cuStreamGetCaptureInfo(SG_PER_THREAD(hStream), captureStatus_out, id_out);
+    CUresult sg_result = sg_send_cuStreamGetCaptureInfo(SG_PER_THREAD(hStream), captureStatus_out, id_out);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamGetCaptureInfo_ptsz", "hStream,captureStatus_out,id_out", "xpZ", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)captureStatus_out, (uint64_t)(uintptr_t)id_out}, result);
-    return result;
+        sg_trace("cuStreamGetCaptureInfo_ptsz", "hStream,captureStatus_out,id_out", "xpZ", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)captureStatus_out, (uint64_t)(uintptr_t)id_out}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamGetCaptureInfo_v2(CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out, CUgraph *graph_out, const CUgraphNode **dependencies_out, size_t *numDependencies_out)
 {
-    CUresult result = sg_hand_cuStreamGetCaptureInfo_v2(hStream, captureStatus_out, id_out, graph_out, dependencies_out, numDependencies_out);
+    CUresult sg_result = sg_hand_cuStreamGetCaptureInfo_v2(hStream, captureStatus_out, id_out, graph_out, dependencies_out, numDependencies_out);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamGetCaptureInfo_v2", "hStream,captureStatus_out,id_out,graph_out,dependencies_out,numDependencies_out", "xpZXPZ", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)captureStatus_out, (uint64_t)(uintptr_t)id_out, (uint64_t)(uintptr_t)graph_out, (uint64_t)(uintptr_t)dependencies_out, (uint64_t)(uintptr_t)numDependencies_out}, result);
-    return result;
+        sg_trace("cuStreamGetCaptureInfo_v2", "hStream,captureStatus_out,id_out,graph_out,dependencies_out,numDependencies_out", "xpZXPZ", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)captureStatus_out, (uint64_t)(uintptr_t)id_out, (uint64_t)(uintptr_t)graph_out, (uint64_t)(uintptr_t)dependencies_out, (uint64_t)(uintptr_t)numDependencies_out}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamGetCaptureInfo_v2_ptsz(CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out, CUgraph *graph_out, const CUgraphNode **dependencies_out, size_t *numDependencies_out)
 {
-    CUresult result = sg_hand_cuStreamGetCaptureInfo_v2(SG_PER_THREAD(hStream), captureStatus_out, id_out, graph_out, dependencies_out, numDependencies_out);
+    CUresult sg_result = sg_hand_cuStreamGetCaptureInfo_v2(SG_PER_THREAD(hStream), captureStatus_out, id_out, graph_out, dependencies_out, numDependencies_out);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamGetCaptureInfo_v2_ptsz", "hStream,captureStatus_out,id_out,graph_out,dependencies_out,numDependencies_out", "xpZXPZ", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)captureStatus_out, (uint64_t)(uintptr_t)id_out, (uint64_t)(uintptr_t)graph_out, (uint64_t)(uintptr_t)dependencies_out, (uint64_t)(uintptr_t)numDependencies_out}, result);
-    return result;
+        sg_trace("cuStreamGetCaptureInfo_v2_ptsz", "hStream,captureStatus_out,id_out,graph_out,dependencies_out,numDependencies_out", "xpZXPZ", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)captureStatus_out, (uint64_t)(uintptr_t)id_out, (uint64_t)(uintptr_t)graph_out, (uint64_t)(uintptr_t)dependencies_out, (uint64_t)(uintptr_t)numDependencies_out}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out, CUgraph *graph_out, const CUgraphNode **dependencies_out, const CUgraphEdgeData **edgeData_out, size_t *numDependencies_out)
 {
-    CUresult result = sg_hand_cuStreamGetCaptureInfo_v3(hStream, captureStatus_out, id_out, graph_out, dependencies_out, edgeData_out, numDependencies_out);
+    CUresult sg_result = sg_hand_cuStreamGetCaptureInfo_v3(hStream, captureStatus_out, id_out, graph_out, dependencies_out, edgeData_out, numDependencies_out);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamGetCaptureInfo_v3", "hStream,captureStatus_out,id_out,graph_out,dependencies_out,edgeData_out,numDependencies_out", "xpZXPPZ", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)captureStatus_out, (uint64_t)(uintptr_t)id_out, (uint64_t)(uintptr_t)graph_out, (uint64_t)(uintptr_t)dependencies_out, (uint64_t)(uintptr_t)edgeData_out, (uint64_t)(uintptr_t)numDependencies_out}, result);
-    return result;
+        sg_trace("cuStreamGetCaptureInfo_v3", "hStream,captureStatus_out,id_out,graph_out,dependencies_out,edgeData_out,numDependencies_out", "xpZXPPZ", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)captureStatus_out, (uint64_t)(uintptr_t)id_out, (uint64_t)(uintptr_t)graph_out, (uint64_t)(uintptr_t)dependencies_out, (uint64_t)(uintptr_t)edgeData_out, (uint64_t)(uintptr_t)numDependencies_out}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphAddKernelNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
 {
-    CUresult result = sg_hand_cuGraphAddKernelNode(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
+    CUresult sg_result = sg_hand_cuGraphAddKernelNode(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphAddKernelNode", "phGraphNode,hGraph,dependencies,numDependencies,nodeParams", "Xxpxp", (const uint64_t[]){(uint64_t)(uintptr_t)phGraphNode, SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)dependencies, SG_TRACE_VALUE(numDependencies), (uint64_t)(uintptr_t)nodeParams}, result);
-    return result;
+        sg_trace("cuGraphAddKernelNode", "phGraphNode,hGraph,dependencies,numDependencies,nodeParams", "Xxpxp", (const uint64_t[]){(uint64_t)(uintptr_t)phGraphNode, SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)dependencies, SG_TRACE_VALUE(numDependencies), (uint64_t)(uintptr_t)nodeParams}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphKernelNodeGetParams(CUgraphNode hNode, CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
 {
-    CUresult result = sg_unknown("cuGraphKernelNodeGetParams");
+    CUresult sg_result = sg_unknown("cuGraphKernelNodeGetParams");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphKernelNodeGetParams", "hNode,nodeParams", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams}, result);
-    return result;
+        sg_trace("cuGraphKernelNodeGetParams", "hNode,nodeParams", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphKernelNodeSetParams(CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
 {
-    CUresult result = sg_hand_cuGraphKernelNodeSetParams(hNode, nodeParams);
+    CUresult sg_result = sg_hand_cuGraphKernelNodeSetParams(hNode, nodeParams);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphKernelNodeSetParams", "hNode,nodeParams", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams}, result);
-    return result;
+        sg_trace("cuGraphKernelNodeSetParams", "hNode,nodeParams", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphExecKernelNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
 {
-    CUresult result = sg_hand_cuGraphExecKernelNodeSetParams(hGraphExec, hNode, nodeParams);
+    CUresult sg_result = sg_hand_cuGraphExecKernelNodeSetParams(hGraphExec, hNode, nodeParams);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphExecKernelNodeSetParams", "hGraphExec,hNode,nodeParams", "xxp", (const uint64_t[]){SG_TRACE_VALUE(hGraphExec), (uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams}, result);
-    return result;
+        sg_trace("cuGraphExecKernelNodeSetParams", "hGraphExec,hNode,nodeParams", "xxp", (const uint64_t[]){SG_TRACE_VALUE(hGraphExec), (uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)nodeParams}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphInstantiateWithParams(CUgraphExec *phGraphExec, CUgraph hGraph, CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
 {
-    CUresult result = sg_hand_cuGraphInstantiateWithParams(phGraphExec, hGraph, instantiateParams);
+    CUresult sg_result = sg_hand_cuGraphInstantiateWithParams(phGraphExec, hGraph, instantiateParams);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphInstantiateWithParams", "phGraphExec,hGraph,instantiateParams", "Xxp", (const uint64_t[]){(uint64_t)(uintptr_t)phGraphExec, SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)instantiateParams}, result);
-    return result;
+        sg_trace("cuGraphInstantiateWithParams", "phGraphExec,hGraph,instantiateParams", "Xxp", (const uint64_t[]){(uint64_t)(uintptr_t)phGraphExec, SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)instantiateParams}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphExecUpdate(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphNode *hErrorNode_out, CUgraphExecUpdateResult *updateResult_out)
 {
-    CUresult result = sg_hand_cuGraphExecUpdate(hGraphExec, hGraph, hErrorNode_out, updateResult_out);
+    CUresult sg_result = sg_hand_cuGraphExecUpdate(hGraphExec, hGraph, hErrorNode_out, updateResult_out);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphExecUpdate", "hGraphExec,hGraph,hErrorNode_out,updateResult_out", "xxXp", (const uint64_t[]){SG_TRACE_VALUE(hGraphExec), SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)hErrorNode_out, (uint64_t)(uintptr_t)updateResult_out}, result);
-    return result;
+        sg_trace("cuGraphExecUpdate", "hGraphExec,hGraph,hErrorNode_out,updateResult_out", "xxXp", (const uint64_t[]){SG_TRACE_VALUE(hGraphExec), SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)hErrorNode_out, (uint64_t)(uintptr_t)updateResult_out}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphUpload(CUgraphExec hGraph, CUstream hStream)
 {
-    CUresult result = sg_send_cuGraphUpload(hGraph, hStream);
+    CUresult sg_result = sg_send_cuGraphUpload(hGraph, hStream);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphUpload", "hGraph,hStream", "xx", (const uint64_t[]){SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuGraphUpload", "hGraph,hStream", "xx", (const uint64_t[]){SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphLaunch(CUgraphExec hGraph, CUstream hStream)
 {
-    CUresult result = sg_send_cuGraphLaunch(hGraph, hStream);
+    CUresult sg_result = sg_send_cuGraphLaunch(hGraph, hStream);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphLaunch", "hGraph,hStream", "xx", (const uint64_t[]){SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuGraphLaunch", "hGraph,hStream", "xx", (const uint64_t[]){SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphGetEdges(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to, size_t *numEdges)
 {
-    CUresult result = sg_hand_cuGraphGetEdges(hGraph, from, to, numEdges);
+    CUresult sg_result = sg_hand_cuGraphGetEdges(hGraph, from, to, numEdges);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphGetEdges", "hGraph,from,to,numEdges", "xXXZ", (const uint64_t[]){SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)from, (uint64_t)(uintptr_t)to, (uint64_t)(uintptr_t)numEdges}, result);
-    return result;
+        sg_trace("cuGraphGetEdges", "hGraph,from,to,numEdges", "xXXZ", (const uint64_t[]){SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)from, (uint64_t)(uintptr_t)to, (uint64_t)(uintptr_t)numEdges}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphNodeGetDependencies(CUgraphNode hNode, CUgraphNode *dependencies, size_t *numDependencies)
 {
-    CUresult result = sg_hand_cuGraphNodeGetDependencies(hNode, dependencies, numDependencies);
+    CUresult sg_result = sg_hand_cuGraphNodeGetDependencies(hNode, dependencies, numDependencies);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphNodeGetDependencies", "hNode,dependencies,numDependencies", "xXZ", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)dependencies, (uint64_t)(uintptr_t)numDependencies}, result);
-    return result;
+        sg_trace("cuGraphNodeGetDependencies", "hNode,dependencies,numDependencies", "xXZ", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)dependencies, (uint64_t)(uintptr_t)numDependencies}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphNodeGetDependentNodes(CUgraphNode hNode, CUgraphNode *dependentNodes, size_t *numDependentNodes)
 {
-    CUresult result = sg_hand_cuGraphNodeGetDependentNodes(hNode, dependentNodes, numDependentNodes);
+    CUresult sg_result = sg_hand_cuGraphNodeGetDependentNodes(hNode, dependentNodes, numDependentNodes);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphNodeGetDependentNodes", "hNode,dependentNodes,numDependentNodes", "xXZ", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)dependentNodes, (uint64_t)(uintptr_t)numDependentNodes}, result);
-    return result;
+        sg_trace("cuGraphNodeGetDependentNodes", "hNode,dependentNodes,numDependentNodes", "xXZ", (const uint64_t[]){(uint64_t)(uintptr_t)hNode, (uint64_t)(uintptr_t)dependentNodes, (uint64_t)(uintptr_t)numDependentNodes}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphAddDependencies(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to, size_t numDependencies)
 {
-    CUresult result = sg_hand_cuGraphAddDependencies(hGraph, from, to, numDependencies);
+    CUresult sg_result = sg_hand_cuGraphAddDependencies(hGraph, from, to, numDependencies);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphAddDependencies", "hGraph,from,to,numDependencies", "xppx", (const uint64_t[]){SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)from, (uint64_t)(uintptr_t)to, SG_TRACE_VALUE(numDependencies)}, result);
-    return result;
+        sg_trace("cuGraphAddDependencies", "hGraph,from,to,numDependencies", "xppx", (const uint64_t[]){SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)from, (uint64_t)(uintptr_t)to, SG_TRACE_VALUE(numDependencies)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphRemoveDependencies(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to, size_t numDependencies)
 {
-    CUresult result = sg_hand_cuGraphRemoveDependencies(hGraph, from, to, numDependencies);
+    CUresult sg_result = sg_hand_cuGraphRemoveDependencies(hGraph, from, to, numDependencies);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphRemoveDependencies", "hGraph,from,to,numDependencies", "xppx", (const uint64_t[]){SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)from, (uint64_t)(uintptr_t)to, SG_TRACE_VALUE(numDependencies)}, result);
-    return result;
+        sg_trace("cuGraphRemoveDependencies", "hGraph,from,to,numDependencies", "xppx", (const uint64_t[]){SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)from, (uint64_t)(uintptr_t)to, SG_TRACE_VALUE(numDependencies)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphAddNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, CUgraphNodeParams *nodeParams)
 {
-    CUresult result = sg_hand_cuGraphAddNode(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
+    CUresult sg_result = sg_hand_cuGraphAddNode(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphAddNode", "phGraphNode,hGraph,dependencies,numDependencies,nodeParams", "Xxpxp", (const uint64_t[]){(uint64_t)(uintptr_t)phGraphNode, SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)dependencies, SG_TRACE_VALUE(numDependencies), (uint64_t)(uintptr_t)nodeParams}, result);
-    return result;
+        sg_trace("cuGraphAddNode", "phGraphNode,hGraph,dependencies,numDependencies,nodeParams", "Xxpxp", (const uint64_t[]){(uint64_t)(uintptr_t)phGraphNode, SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)dependencies, SG_TRACE_VALUE(numDependencies), (uint64_t)(uintptr_t)nodeParams}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamCopyAttributes(CUstream dstStream, CUstream srcStream)
 {
-    CUresult result = sg_send_cuStreamCopyAttributes(dstStream, srcStream);
+    CUresult sg_result = sg_send_cuStreamCopyAttributes(dstStream, srcStream);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamCopyAttributes", "dstStream,srcStream", "xx", (const uint64_t[]){(uint64_t)(uintptr_t)dstStream, (uint64_t)(uintptr_t)srcStream}, result);
-    return result;
+        sg_trace("cuStreamCopyAttributes", "dstStream,srcStream", "xx", (const uint64_t[]){(uint64_t)(uintptr_t)dstStream, (uint64_t)(uintptr_t)srcStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamGetAttribute(CUstream hStream, CUstreamAttrID attr, CUstreamAttrValue *value)
 {
-    CUresult result = sg_send_cuStreamGetAttribute(hStream, attr, value);
+    CUresult sg_result = sg_send_cuStreamGetAttribute(hStream, attr, value);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamGetAttribute", "hStream,attr,value", "xxp", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)attr, (uint64_t)(uintptr_t)value}, result);
-    return result;
+        sg_trace("cuStreamGetAttribute", "hStream,attr,value", "xxp", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)attr, (uint64_t)(uintptr_t)value}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamSetAttribute(CUstream hStream, CUstreamAttrID attr, const CUstreamAttrValue *param)
 {
-    CUresult result = sg_hand_cuStreamSetAttribute(hStream, attr, param);
+    CUresult sg_result = sg_hand_cuStreamSetAttribute(hStream, attr, param);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamSetAttribute", "hStream,attr,param", "xxp", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)attr, (uint64_t)(uintptr_t)param}, result);
-    return result;
+        sg_trace("cuStreamSetAttribute", "hStream,attr,param", "xxp", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)attr, (uint64_t)(uintptr_t)param}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags)
 {
-    CUresult result = sg_declined("cuIpcOpenMemHandle", "sharing between processes is not supported", "copy through host memory, or use NCCL");
+    CUresult sg_result = sg_declined("cuIpcOpenMemHandle", "sharing between processes is not supported", "copy through host memory, or use NCCL");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuIpcOpenMemHandle", "pdptr,handle,Flags", "Xxu", (const uint64_t[]){(uint64_t)(uintptr_t)pdptr, SG_TRACE_VALUE(handle), SG_TRACE_VALUE(Flags)}, result);
-    return result;
+        sg_trace("cuIpcOpenMemHandle", "pdptr,handle,Flags", "Xxu", (const uint64_t[]){(uint64_t)(uintptr_t)pdptr, SG_TRACE_VALUE(handle), SG_TRACE_VALUE(Flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphInstantiate(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode, char *logBuffer, size_t bufferSize)
 {
-    CUresult result = sg_hand_cuGraphInstantiate(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
+    CUresult sg_result = sg_hand_cuGraphInstantiate(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphInstantiate", "phGraphExec,hGraph,phErrorNode,logBuffer,bufferSize", "XxXpx", (const uint64_t[]){(uint64_t)(uintptr_t)phGraphExec, SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)phErrorNode, (uint64_t)(uintptr_t)logBuffer, SG_TRACE_VALUE(bufferSize)}, result);
-    return result;
+        sg_trace("cuGraphInstantiate", "phGraphExec,hGraph,phErrorNode,logBuffer,bufferSize", "XxXpx", (const uint64_t[]){(uint64_t)(uintptr_t)phGraphExec, SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)phErrorNode, (uint64_t)(uintptr_t)logBuffer, SG_TRACE_VALUE(bufferSize)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGraphInstantiate_v2(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode, char *logBuffer, size_t bufferSize)
 {
-    CUresult result = sg_hand_cuGraphInstantiate_v2(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
+    CUresult sg_result = sg_hand_cuGraphInstantiate_v2(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGraphInstantiate_v2", "phGraphExec,hGraph,phErrorNode,logBuffer,bufferSize", "XxXpx", (const uint64_t[]){(uint64_t)(uintptr_t)phGraphExec, SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)phErrorNode, (uint64_t)(uintptr_t)logBuffer, SG_TRACE_VALUE(bufferSize)}, result);
-    return result;
+        sg_trace("cuGraphInstantiate_v2", "phGraphExec,hGraph,phErrorNode,logBuffer,bufferSize", "XxXpx", (const uint64_t[]){(uint64_t)(uintptr_t)phGraphExec, SG_TRACE_VALUE(hGraph), (uint64_t)(uintptr_t)phErrorNode, (uint64_t)(uintptr_t)logBuffer, SG_TRACE_VALUE(bufferSize)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemMapArrayAsync(CUarrayMapInfo *mapInfoList, unsigned int count, CUstream hStream)
 {
-    CUresult result = sg_unknown("cuMemMapArrayAsync");
+    CUresult sg_result = sg_unknown("cuMemMapArrayAsync");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemMapArrayAsync", "mapInfoList,count,hStream", "pux", (const uint64_t[]){(uint64_t)(uintptr_t)mapInfoList, SG_TRACE_VALUE(count), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemMapArrayAsync", "mapInfoList,count,hStream", "pux", (const uint64_t[]){(uint64_t)(uintptr_t)mapInfoList, SG_TRACE_VALUE(count), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 {
-    CUresult result = sg_hand_cuMemFreeAsync(dptr, hStream);
+    CUresult sg_result = sg_hand_cuMemFreeAsync(dptr, hStream);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemFreeAsync", "dptr,hStream", "xx", (const uint64_t[]){SG_TRACE_VALUE(dptr), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemFreeAsync", "dptr,hStream", "xx", (const uint64_t[]){SG_TRACE_VALUE(dptr), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 {
-    CUresult result = sg_hand_cuMemAllocAsync(dptr, bytesize, hStream);
+    CUresult sg_result = sg_hand_cuMemAllocAsync(dptr, bytesize, hStream);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemAllocAsync", "dptr,bytesize,hStream", "Xxx", (const uint64_t[]){(uint64_t)(uintptr_t)dptr, SG_TRACE_VALUE(bytesize), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemAllocAsync", "dptr,bytesize,hStream", "Xxx", (const uint64_t[]){(uint64_t)(uintptr_t)dptr, SG_TRACE_VALUE(bytesize), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream)
 {
-    CUresult result = sg_hand_cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream);
+    CUresult sg_result = sg_hand_cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemAllocFromPoolAsync", "dptr,bytesize,pool,hStream", "Xxxx", (const uint64_t[]){(uint64_t)(uintptr_t)dptr, SG_TRACE_VALUE(bytesize), SG_TRACE_VALUE(pool), (uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuMemAllocFromPoolAsync", "dptr,bytesize,pool,hStream", "Xxxx", (const uint64_t[]){(uint64_t)(uintptr_t)dptr, SG_TRACE_VALUE(bytesize), SG_TRACE_VALUE(pool), (uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamUpdateCaptureDependencies(CUstream hStream, CUgraphNode *dependencies, size_t numDependencies, unsigned int flags)
 {
-    CUresult result = sg_unknown("cuStreamUpdateCaptureDependencies");
+    CUresult sg_result = sg_unknown("cuStreamUpdateCaptureDependencies");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamUpdateCaptureDependencies", "hStream,dependencies,numDependencies,flags", "xXxu", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)dependencies, SG_TRACE_VALUE(numDependencies), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuStreamUpdateCaptureDependencies", "hStream,dependencies,numDependencies,flags", "xXxu", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)dependencies, SG_TRACE_VALUE(numDependencies), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamUpdateCaptureDependencies_ptsz(CUstream hStream, CUgraphNode *dependencies, size_t numDependencies, unsigned int flags)
 {
-    CUresult result = sg_unknown("cuStreamUpdateCaptureDependencies_ptsz");
+    CUresult sg_result = sg_unknown("cuStreamUpdateCaptureDependencies_ptsz");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamUpdateCaptureDependencies_ptsz", "hStream,dependencies,numDependencies,flags", "xXxu", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)dependencies, SG_TRACE_VALUE(numDependencies), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuStreamUpdateCaptureDependencies_ptsz", "hStream,dependencies,numDependencies,flags", "xXxu", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)dependencies, SG_TRACE_VALUE(numDependencies), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamUpdateCaptureDependencies_v2(CUstream hStream, CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData, size_t numDependencies, unsigned int flags)
 {
-    CUresult result = sg_unknown("cuStreamUpdateCaptureDependencies_v2");
+    CUresult sg_result = sg_unknown("cuStreamUpdateCaptureDependencies_v2");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamUpdateCaptureDependencies_v2", "hStream,dependencies,dependencyData,numDependencies,flags", "xXpxu", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)dependencies, (uint64_t)(uintptr_t)dependencyData, SG_TRACE_VALUE(numDependencies), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuStreamUpdateCaptureDependencies_v2", "hStream,dependencies,dependencyData,numDependencies,flags", "xXpxu", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)dependencies, (uint64_t)(uintptr_t)dependencyData, SG_TRACE_VALUE(numDependencies), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamBeginCaptureToCig(CUstream hStream, CUstreamCigCaptureParams *streamCigCaptureParams)
 {
-    CUresult result = sg_unknown("cuStreamBeginCaptureToCig");
+    CUresult sg_result = sg_unknown("cuStreamBeginCaptureToCig");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamBeginCaptureToCig", "hStream,streamCigCaptureParams", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)streamCigCaptureParams}, result);
-    return result;
+        sg_trace("cuStreamBeginCaptureToCig", "hStream,streamCigCaptureParams", "xp", (const uint64_t[]){(uint64_t)(uintptr_t)hStream, (uint64_t)(uintptr_t)streamCigCaptureParams}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuStreamEndCaptureToCig(CUstream hStream)
 {
-    CUresult result = sg_unknown("cuStreamEndCaptureToCig");
+    CUresult sg_result = sg_unknown("cuStreamEndCaptureToCig");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuStreamEndCaptureToCig", "hStream", "x", (const uint64_t[]){(uint64_t)(uintptr_t)hStream}, result);
-    return result;
+        sg_trace("cuStreamEndCaptureToCig", "hStream", "x", (const uint64_t[]){(uint64_t)(uintptr_t)hStream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuMemBatchDecompressAsync(CUmemDecompressParams *paramsArray, size_t count, unsigned int flags, size_t *errorIndex, CUstream stream)
 {
-    CUresult result = sg_unknown("cuMemBatchDecompressAsync");
+    CUresult sg_result = sg_unknown("cuMemBatchDecompressAsync");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuMemBatchDecompressAsync", "paramsArray,count,flags,errorIndex,stream", "pxuZx", (const uint64_t[]){(uint64_t)(uintptr_t)paramsArray, SG_TRACE_VALUE(count), SG_TRACE_VALUE(flags), (uint64_t)(uintptr_t)errorIndex, (uint64_t)(uintptr_t)stream}, result);
-    return result;
+        sg_trace("cuMemBatchDecompressAsync", "paramsArray,count,flags,errorIndex,stream", "pxuZx", (const uint64_t[]){(uint64_t)(uintptr_t)paramsArray, SG_TRACE_VALUE(count), SG_TRACE_VALUE(flags), (uint64_t)(uintptr_t)errorIndex, (uint64_t)(uintptr_t)stream}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuGetProcAddress(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags)
 {
-    CUresult result = sg_hand_cuGetProcAddress(symbol, pfn, cudaVersion, flags);
+    CUresult sg_result = sg_hand_cuGetProcAddress(symbol, pfn, cudaVersion, flags);
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuGetProcAddress", "symbol,pfn,cudaVersion,flags", "sPix", (const uint64_t[]){(uint64_t)(uintptr_t)symbol, (uint64_t)(uintptr_t)pfn, SG_TRACE_VALUE(cudaVersion), SG_TRACE_VALUE(flags)}, result);
-    return result;
+        sg_trace("cuGetProcAddress", "symbol,pfn,cudaVersion,flags", "sPix", (const uint64_t[]){(uint64_t)(uintptr_t)symbol, (uint64_t)(uintptr_t)pfn, SG_TRACE_VALUE(cudaVersion), SG_TRACE_VALUE(flags)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCheckpointProcessGetRestoreThreadId(int pid, int *tid)
 {
-    CUresult result = sg_unknown("cuCheckpointProcessGetRestoreThreadId");
+    CUresult sg_result = sg_unknown("cuCheckpointProcessGetRestoreThreadId");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCheckpointProcessGetRestoreThreadId", "pid,tid", "iI", (const uint64_t[]){SG_TRACE_VALUE(pid), (uint64_t)(uintptr_t)tid}, result);
-    return result;
+        sg_trace("cuCheckpointProcessGetRestoreThreadId", "pid,tid", "iI", (const uint64_t[]){SG_TRACE_VALUE(pid), (uint64_t)(uintptr_t)tid}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCheckpointProcessGetState(int pid, CUprocessState *state)
 {
-    CUresult result = sg_unknown("cuCheckpointProcessGetState");
+    CUresult sg_result = sg_unknown("cuCheckpointProcessGetState");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCheckpointProcessGetState", "pid,state", "ip", (const uint64_t[]){SG_TRACE_VALUE(pid), (uint64_t)(uintptr_t)state}, result);
-    return result;
+        sg_trace("cuCheckpointProcessGetState", "pid,state", "ip", (const uint64_t[]){SG_TRACE_VALUE(pid), (uint64_t)(uintptr_t)state}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCheckpointProcessLock(int pid, CUcheckpointLockArgs *args)
 {
-    CUresult result = sg_unknown("cuCheckpointProcessLock");
+    CUresult sg_result = sg_unknown("cuCheckpointProcessLock");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCheckpointProcessLock", "pid,args", "ip", (const uint64_t[]){SG_TRACE_VALUE(pid), (uint64_t)(uintptr_t)args}, result);
-    return result;
+        sg_trace("cuCheckpointProcessLock", "pid,args", "ip", (const uint64_t[]){SG_TRACE_VALUE(pid), (uint64_t)(uintptr_t)args}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCheckpointProcessCheckpoint(int pid, CUcheckpointCheckpointArgs *args)
 {
-    CUresult result = sg_unknown("cuCheckpointProcessCheckpoint");
+    CUresult sg_result = sg_unknown("cuCheckpointProcessCheckpoint");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCheckpointProcessCheckpoint", "pid,args", "ip", (const uint64_t[]){SG_TRACE_VALUE(pid), (uint64_t)(uintptr_t)args}, result);
-    return result;
+        sg_trace("cuCheckpointProcessCheckpoint", "pid,args", "ip", (const uint64_t[]){SG_TRACE_VALUE(pid), (uint64_t)(uintptr_t)args}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCheckpointProcessRestore(int pid, CUcheckpointRestoreArgs *args)
 {
-    CUresult result = sg_unknown("cuCheckpointProcessRestore");
+    CUresult sg_result = sg_unknown("cuCheckpointProcessRestore");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCheckpointProcessRestore", "pid,args", "ip", (const uint64_t[]){SG_TRACE_VALUE(pid), (uint64_t)(uintptr_t)args}, result);
-    return result;
+        sg_trace("cuCheckpointProcessRestore", "pid,args", "ip", (const uint64_t[]){SG_TRACE_VALUE(pid), (uint64_t)(uintptr_t)args}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCheckpointOperationComplete(CUcheckpointOperationHandle handle)
 {
-    CUresult result = sg_unknown("cuCheckpointOperationComplete");
+    CUresult sg_result = sg_unknown("cuCheckpointOperationComplete");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCheckpointOperationComplete", "handle", "x", (const uint64_t[]){SG_TRACE_VALUE(handle)}, result);
-    return result;
+        sg_trace("cuCheckpointOperationComplete", "handle", "x", (const uint64_t[]){SG_TRACE_VALUE(handle)}, sg_result);
+    return sg_result;
 }
 
 SG_EXPORT CUresult CUDAAPI cuCheckpointProcessUnlock(int pid, CUcheckpointUnlockArgs *args)
 {
-    CUresult result = sg_unknown("cuCheckpointProcessUnlock");
+    CUresult sg_result = sg_unknown("cuCheckpointProcessUnlock");
     if (SG_UNLIKELY(sg_trace_on))
-        sg_trace("cuCheckpointProcessUnlock", "pid,args", "ip", (const uint64_t[]){SG_TRACE_VALUE(pid), (uint64_t)(uintptr_t)args}, result);
-    return result;
+        sg_trace("cuCheckpointProcessUnlock", "pid,args", "ip", (const uint64_t[]){SG_TRACE_VALUE(pid), (uint64_t)(uintptr_t)args}, sg_result);
+    return sg_result;
 }
 

@@ -19,6 +19,7 @@ int32_t sg_serve_copy_wait(sg_session *session, const struct sg_request *request
 int32_t sg_serve_copy_in(sg_session *session, const struct sg_request *request, struct sg_answer *answer);
 int32_t sg_serve_copy_out(sg_session *session, const struct sg_request *request, struct sg_answer *answer);
 int32_t sg_serve_fill(sg_session *session, const struct sg_request *request, struct sg_answer *answer);
+int32_t sg_serve_module_stage(sg_session *session, const struct sg_request *request, struct sg_answer *answer);
 int32_t sg_serve_module_load(sg_session *session, const struct sg_request *request, struct sg_answer *answer);
 int32_t sg_serve_library_load(sg_session *session, const struct sg_request *request, struct sg_answer *answer);
 int32_t sg_serve_function_get(sg_session *session, const struct sg_request *request, struct sg_answer *answer);
@@ -29,6 +30,7 @@ int32_t sg_serve_graph_set(sg_session *session, const struct sg_request *request
 int32_t sg_serve_graph_exec_set(sg_session *session, const struct sg_request *request, struct sg_answer *answer);
 int32_t sg_serve_graph_instantiate(sg_session *session, const struct sg_request *request, struct sg_answer *answer);
 int32_t sg_serve_graph_list(sg_session *session, const struct sg_request *request, struct sg_answer *answer);
+int32_t sg_serve_graph_edges(sg_session *session, const struct sg_request *request, struct sg_answer *answer);
 int32_t sg_serve_capture_end(sg_session *session, const struct sg_request *request, struct sg_answer *answer);
 int32_t sg_serve_host_call(sg_session *session, const struct sg_request *request, struct sg_answer *answer);
 int32_t sg_serve_callback_next(sg_session *session, const struct sg_request *request, struct sg_answer *answer);
@@ -353,7 +355,7 @@ static int32_t serve_cuGraphCreate(sg_session *session, const struct sg_request 
         sg_handle_destroy_physical(sg_session_driver(session), SG_KIND_GRAPH, made_phGraph);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    sg_log_create(session, request, handle_phGraph, (const uint64_t[]){sg_session_context(session, request)}, 1);
+    sg_log_create(session, request, handle_phGraph, NULL, 0);
     struct sg_reply_cuGraphCreate reply;
     memset(&reply, 0, sizeof reply);
     reply.phGraph = handle_phGraph;
@@ -811,6 +813,7 @@ const struct sg_op sg_ops[] = {
     {"copy_in", sg_serve_copy_in, SG_OP_BLOCKS},
     {"copy_out", sg_serve_copy_out, SG_OP_BLOCKS},
     {"fill", sg_serve_fill, 0},
+    {"module_stage", sg_serve_module_stage, SG_OP_BLOCKS | SG_OP_NO_CONTEXT},
     {"module_load", sg_serve_module_load, SG_OP_BLOCKS},
     {"library_load", sg_serve_library_load, SG_OP_BLOCKS | SG_OP_NO_CONTEXT},
     {"function_get", sg_serve_function_get, SG_OP_BLOCKS},
@@ -821,6 +824,7 @@ const struct sg_op sg_ops[] = {
     {"graph_exec_set", sg_serve_graph_exec_set, 0},
     {"graph_instantiate", sg_serve_graph_instantiate, SG_OP_BLOCKS},
     {"graph_list", sg_serve_graph_list, 0},
+    {"graph_edges", sg_serve_graph_edges, 0},
     {"capture_end", sg_serve_capture_end, 0},
     {"host_call", sg_serve_host_call, 0},
     {"callback_next", sg_serve_callback_next, SG_OP_BLOCKS | SG_OP_NO_CONTEXT},
@@ -838,20 +842,20 @@ const struct sg_op sg_ops[] = {
     {"cuMemGetInfo_v2", sg_serve_cuMemGetInfo_v2, 0},
     {"cuStreamCreate", serve_cuStreamCreate, 0},
     {"cuStreamCreateWithPriority", serve_cuStreamCreateWithPriority, 0},
-    {"cuStreamDestroy_v2", serve_cuStreamDestroy_v2, 0},
+    {"cuStreamDestroy_v2", serve_cuStreamDestroy_v2, SG_OP_NO_CONTEXT},
     {"cuEventCreate", serve_cuEventCreate, 0},
-    {"cuEventQuery", serve_cuEventQuery, 0},
-    {"cuEventSynchronize", serve_cuEventSynchronize, SG_OP_BLOCKS},
-    {"cuEventDestroy_v2", serve_cuEventDestroy_v2, 0},
-    {"cuEventElapsedTime_v2", serve_cuEventElapsedTime_v2, 0},
-    {"cuGraphCreate", serve_cuGraphCreate, 0},
+    {"cuEventQuery", serve_cuEventQuery, SG_OP_NO_CONTEXT},
+    {"cuEventSynchronize", serve_cuEventSynchronize, SG_OP_BLOCKS | SG_OP_NO_CONTEXT},
+    {"cuEventDestroy_v2", serve_cuEventDestroy_v2, SG_OP_NO_CONTEXT},
+    {"cuEventElapsedTime_v2", serve_cuEventElapsedTime_v2, SG_OP_NO_CONTEXT},
+    {"cuGraphCreate", serve_cuGraphCreate, SG_OP_NO_CONTEXT},
     {"cuGraphNodeGetType", serve_cuGraphNodeGetType, SG_OP_NO_CONTEXT},
-    {"cuGraphDestroyNode", serve_cuGraphDestroyNode, 0},
+    {"cuGraphDestroyNode", serve_cuGraphDestroyNode, SG_OP_NO_CONTEXT},
     {"cuGraphExecGetFlags", serve_cuGraphExecGetFlags, SG_OP_NO_CONTEXT},
     {"cuGraphNodeSetEnabled", serve_cuGraphNodeSetEnabled, SG_OP_NO_CONTEXT},
     {"cuGraphNodeGetEnabled", serve_cuGraphNodeGetEnabled, SG_OP_NO_CONTEXT},
     {"cuGraphExecDestroy", serve_cuGraphExecDestroy, SG_OP_NO_CONTEXT},
-    {"cuGraphDestroy", serve_cuGraphDestroy, 0},
+    {"cuGraphDestroy", serve_cuGraphDestroy, SG_OP_NO_CONTEXT},
     {"cuGraphExecUpdate_v2", sg_serve_cuGraphExecUpdate_v2, 0},
     {"cuStreamGetPriority", serve_cuStreamGetPriority, 0},
     {"cuStreamGetFlags", serve_cuStreamGetFlags, 0},

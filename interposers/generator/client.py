@@ -166,10 +166,10 @@ def _exported(call: Call, annotations: Annotations) -> str:
     array = f"(const uint64_t[]){{{values}}}" if names else "NULL"
     return (
         f"SG_EXPORT CUresult CUDAAPI {call.name}({call.function.prototype})\n{{\n"
-        f"    CUresult result = {body};\n"
+        f"    CUresult sg_result = {body};\n"
         "    if (SG_UNLIKELY(sg_trace_on))\n"
-        f'        sg_trace("{call.name}", "{words}", "{codes}", {array}, result);\n'
-        "    return result;\n}\n\n"
+        f'        sg_trace("{call.name}", "{words}", "{codes}", {array}, sg_result);\n'
+        "    return sg_result;\n}\n\n"
     )
 
 
