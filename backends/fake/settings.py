@@ -39,7 +39,7 @@ class FakeSettings:
             library=Path(environ.get(f"{PREFIX}LIBRARY") or default),
             compiler=environ.get(f"{PREFIX}PTX_COMPILE")
             or f"{sys.executable} -m singularity_backend_fake.ptx",
-            devices=_number(environ, "DEVICES", 1, MAX_DEVICES),
+            devices=_number(environ, "DEVICES", 0, MAX_DEVICES),
             memory=_number(environ, "MEMORY", 1, None),
             threads=_number(environ, "THREADS", 1, None),
         )

@@ -38,8 +38,15 @@ class HalError(Exception):
             self.code = code
         super().__init__(cause, self.remedy)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.cause, self.remedy, self.code)
+
     def __str__(self) -> str:
         return f"{self.cause} {self.remedy}".rstrip()
+
+
+def _rebuild(kind: type[HalError], cause: str, remedy: str, code: int) -> HalError:
+    return kind(cause, remedy=remedy, code=code)
 
 
 class InvalidArgument(HalError):
@@ -123,8 +130,8 @@ _BY_CODE: dict[int, type[HalError]] = {
     1: InvalidArgument, 2: OutOfMemory, 3: InvalidState, 4: InvalidState, 46: Unavailable, 100: Unavailable,
     101: InvalidArgument, 201: InvalidState, 214: DeviceLost, 400: InvalidHandle, 401: InvalidState,
     700: IllegalAddress, 702: ExecutionFailed, 710: ExecutionFailed, 712: InvalidState, 713: InvalidState,
-    714: ExecutionFailed, 715: ExecutionFailed, 716: MisalignedAddress, 717: IllegalAddress, 718: ExecutionFailed,
-    719: ExecutionFailed, 801: Unsupported, 803: Unavailable, 804: Unavailable,
+    714: ExecutionFailed, 715: ExecutionFailed, 716: MisalignedAddress, 717: IllegalAddress,
+    718: ExecutionFailed, 719: ExecutionFailed, 801: Unsupported, 803: Unavailable, 804: Unavailable,
 }  # fmt: skip
 
 
