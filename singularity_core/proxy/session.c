@@ -237,8 +237,8 @@ static void *undertaker(void *argument) {
     sg_session *s = argument;
     sg_server *server = s->server;
     server->base.context_set(server->context);
-    sg_calls_session_quit(s);
     if (atomic_load(&s->ending) == SG_ABORTS) announce_death(s);
+    sg_calls_session_quit(s);
     await_threads(s);
     announce_death(s);
     sg_handles_take_all(&s->handles, destroy, s);

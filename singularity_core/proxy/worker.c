@@ -143,7 +143,8 @@ static int serve(struct sg_worker *w) {
     int32_t result = sg_worker_execute(w, &request, &answer);
     int leads = !lent || take_lead(s); /* before the reply: else its reader would wake a follower in vain */
     if (result != SG_CUDA_SUCCESS && (!replies || is_sticky(result))) note_error(s, result);
-    if (replies) send_reply(s, request.reply, call, result, &answer);
+    /* an aborted call has no result worth having: its thread learns that the session is dead */
+    if (replies && atomic_load(&s->ending) != SG_ABORTS) send_reply(s, request.reply, call, result, &answer);
     return leads;
 }
 

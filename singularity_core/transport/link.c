@@ -50,7 +50,9 @@ struct sg_link {
     struct sg_producer producer;
     struct sg_message *open;
     uint32_t open_lines;
+    struct sg_link *before; /* all links of this process, as none is ever freed */
 };
+static _Atomic(struct sg_link *) all_links;
 
 /* ---- producer lock --------------------------------------------------------------------------------- */
 static void lock_init(struct producer_lock *lock) {
@@ -280,8 +282,10 @@ int sg_link_open(sg_link **out, const char *directory, uint32_t rank, uint32_t s
         error = open_claimed(link, directory, window, why);
         if (error != 0 && atomic_load(&link->claim->state) == SG_SLOT_OPEN) sg_link_close(link);
     }
-    if (error == 0) *out = link;
-    else if (link->door != NULL) munmap(link->door, sizeof *link->door), free(link);
+    if (error == 0) {
+        link->before = atomic_exchange(&all_links, link);
+        *out = link;
+    } else if (link->door != NULL) munmap(link->door, sizeof *link->door), free(link);
     else free(link);
     return error;
 }
