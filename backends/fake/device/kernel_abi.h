@@ -69,6 +69,8 @@ struct sgf_env {                 /* one per block in flight; offsets are fixed: 
  *     1 LOAD     payload: PTX text
  *     2 COMPILE  payload: text "MODULE KERNEL x y z options\n"  (x y z: block shape; options: hex flags, 1 = order
  *                sensitive kernels may run in parallel)
+ *     3 EXPAND   payload: u32 method (1 zstd, 2 LZ4 block), u32 0, u64 size when expanded, the compressed bytes;
+ *                the reply's text is what they hold (PTX), without trailing NULs
  *   reply:   u32 length of what follows, u32 status (0 or a CUresult: 218 invalid PTX, 222 unsupported PTX version,
  *            209 no binary, 500 not found, 801 not supported), text
  * Texts are lines of space-separated words; names are PTX identifiers, so hold no space.

@@ -1,0 +1,248 @@
+/* The HAL's native function table for this device (singularity_core/hal/native.h). */
+#include "device.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define ALL_UNITS 0xffu /* the eight 512-byte units of a page */
+
+static bool in_arena(struct sgf_device *d, uint64_t address, uint64_t bytes)
+{
+    uint64_t base = atomic_load(&d->arena.base), size = atomic_load(&d->arena.bytes);
+    return size != 0 && address >= base && address - base <= size && bytes <= size - (address - base);
+}
+
+static uint8_t units_of(uint64_t page_start, uint64_t from, uint64_t to)
+{
+    uint64_t first = from > page_start ? (from - page_start) / SGF_UNIT : 0;
+    uint64_t end = to < page_start + SGF_PAGE ? (to - page_start + SGF_UNIT - 1) / SGF_UNIT : SGF_PAGE / SGF_UNIT;
+    return (uint8_t)((ALL_UNITS << first) & (ALL_UNITS >> (SGF_PAGE / SGF_UNIT - end)));
+}
+
+bool sgf_arena_live(struct sgf_device *d, uint64_t address, uint64_t bytes)
+{
+    bool live = false;
+    pthread_mutex_lock(&d->arena.lock);
+    if (in_arena(d, address, bytes) && bytes != 0) {
+        uint64_t base = atomic_load(&d->arena.base), to = address + bytes;
+        live = true;
+        for (uint64_t page = address & ~(uint64_t)(SGF_PAGE - 1); page < to && live; page += SGF_PAGE) {
+            uint8_t wanted = units_of(page, address, to);
+            live = (d->arena.live[(page - base) / SGF_PAGE] & wanted) == wanted;
+        }
+    }
+    pthread_mutex_unlock(&d->arena.lock);
+    return live;
+}
+
+static int32_t arena_open(void *state, uint64_t address, uint64_t bytes, uint64_t *actual)
+{
+    struct sgf_device *d = state;
+    if (actual == NULL || bytes == 0 || bytes % SGF_PAGE != 0 || address % SGF_PAGE != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (address == 0)
+        address = d->lo;
+    if (address < d->lo || bytes > SGF_HEAP_OFFSET || address - d->lo > SGF_HEAP_OFFSET - bytes)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&d->arena.lock);
+    int32_t result = CUDA_ERROR_ALREADY_MAPPED;
+    if (atomic_load(&d->arena.bytes) == 0) {
+        result = (int32_t)sgf_zone_charge(d->heap, bytes);
+        uint8_t *live = result == 0 ? mmap(NULL, bytes / SGF_PAGE, PROT_READ | PROT_WRITE,
+                                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) : MAP_FAILED;
+        if (result == 0 && live == MAP_FAILED) {
+            sgf_zone_uncharge(d->heap, bytes);
+            result = CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        if (result == 0) {
+            d->arena.live = live;
+            atomic_store(&d->arena.base, address);
+            atomic_store(&d->arena.bytes, bytes);
+            *actual = address;
+        }
+    }
+    pthread_mutex_unlock(&d->arena.lock);
+    return result;
+}
+
+/* Dead memory loses its content: the next owner sees zeroes. */
+static bool make_dead(uint64_t address, uint64_t bytes)
+{
+    return mmap((void *)(uintptr_t)address, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) !=
+           MAP_FAILED;
+}
+
+static int32_t arena_close(void *state)
+{
+    struct sgf_device *d = state;
+    int32_t result = CUDA_ERROR_INVALID_VALUE;
+    sgf_device_drain(d);
+    pthread_mutex_lock(&d->arena.lock);
+    uint64_t bytes = atomic_load(&d->arena.bytes);
+    if (bytes != 0) {
+        make_dead(atomic_load(&d->arena.base), bytes);
+        munmap(d->arena.live, bytes / SGF_PAGE);
+        d->arena.live = NULL;
+        atomic_store(&d->arena.bytes, 0);
+        sgf_zone_uncharge(d->heap, bytes);
+        result = CUDA_SUCCESS;
+    }
+    pthread_mutex_unlock(&d->arena.lock);
+    return result;
+}
+
+static int32_t arena_limit(void *state, uint64_t *bytes)
+{
+    struct sgf_device *d = state;
+    uint64_t used, capacity;
+    if (bytes == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    sgf_zone_info(d->heap, &used, &capacity);
+    *bytes = (capacity - used) & ~(uint64_t)(SGF_PAGE - 1);
+    return CUDA_SUCCESS;
+}
+
+/* Pages [first, end) become accessible or dead, one system call per run. */
+static int32_t set_range(struct sgf_device *d, uint64_t address, uint64_t bytes, bool live)
+{
+    if (bytes == 0 || address % SGF_UNIT != 0 || bytes % SGF_UNIT != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    int32_t result = CUDA_SUCCESS;
+    pthread_mutex_lock(&d->arena.lock);
+    if (!in_arena(d, address, bytes)) {
+        pthread_mutex_unlock(&d->arena.lock);
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    uint64_t base = atomic_load(&d->arena.base), to = address + bytes, run = 0, run_end = 0;
+    for (uint64_t page = address & ~(uint64_t)(SGF_PAGE - 1);; page += SGF_PAGE) {
+        bool changes = false;
+        if (page < to) {
+            uint8_t *units = &d->arena.live[(page - base) / SGF_PAGE], wanted = units_of(page, address, to);
+            uint8_t after = live ? *units | wanted : *units & (uint8_t)~wanted;
+            changes = (*units == 0) != (after == 0);
+            *units = after;
+        }
+        if (changes && run_end == page && run_end != 0) {
+            run_end = page + SGF_PAGE;
+        } else {
+            if (run_end != 0 && (live ? mprotect((void *)(uintptr_t)run, run_end - run, PROT_READ | PROT_WRITE) != 0
+                                      : !make_dead(run, run_end - run))) {
+                sgf_say("arena: cannot change %llu bytes (%s); raise vm.max_map_count", (unsigned long long)(run_end - run),
+                        strerror(errno));
+                result = CUDA_ERROR_OUT_OF_MEMORY;
+            }
+            run = changes ? page : 0;
+            run_end = changes ? page + SGF_PAGE : 0;
+        }
+        if (page >= to)
+            break;
+    }
+    pthread_mutex_unlock(&d->arena.lock);
+    return result;
+}
+
+static int32_t range_live(void *state, uint64_t address, uint64_t bytes)
+{
+    return set_range(state, address, bytes, true);
+}
+
+static int32_t range_dead(void *state, uint64_t address, uint64_t bytes)
+{
+    return set_range(state, address, bytes, false);
+}
+
+static int32_t host_register(void *state, void *host, uint64_t bytes)
+{
+    (void)state;
+    return (int32_t)sgf_host_register((uintptr_t)host, bytes);
+}
+
+static int32_t host_unregister(void *state, void *host)
+{
+    for (int i = 0; i < sgf.device_count; i++)
+        sgf_device_drain(&sgf.devices[i]);
+    (void)state;
+    return (int32_t)sgf_host_unregister((uintptr_t)host);
+}
+
+/* ---- digest ------------------------------------------------------------------------------------------------
+ * Eight 64-bit lanes, each absorbing every eighth word by an invertible step (so that a change of one word always
+ * changes its lane), folded into two words by 128-bit products.  Not cryptographic: it detects, it does not prove. */
+static inline uint64_t rotate(uint64_t x, unsigned by)
+{
+    return x << by | x >> (64 - by);
+}
+
+static inline uint64_t mix(uint64_t x)
+{
+    x = (x ^ x >> 32) * 0xd6e8feb86659fd93ull;
+    x = (x ^ x >> 32) * 0xd6e8feb86659fd93ull;
+    return x ^ x >> 32;
+}
+
+static void absorb(uint64_t lanes[8], const uint64_t *words)
+{
+    for (int i = 0; i < 8; i++)
+        lanes[i] = rotate(lanes[i] ^ words[i], 29) * 0x9e3779b97f4a7c15ull + 0x632be59bd9b4e019ull;
+}
+
+static CUresult digest_bytes(const uint8_t *data, uint64_t bytes, uint64_t out[2])
+{
+    uint64_t lanes[8], words[8 * 64];
+    for (uint64_t i = 0; i < 8; i++)
+        lanes[i] = mix(bytes + i * 0x9e3779b97f4a7c15ull + 1);
+    while (bytes > 0) { /* through a buffer: pages may die under us, and that must stay an error */
+        uint64_t part = bytes < sizeof words ? bytes : sizeof words;
+        if (part < sizeof words)
+            memset(words, 0, sizeof words);
+        if (sgf_guarded_copy(words, data, part) != CUDA_SUCCESS)
+            return CUDA_ERROR_ILLEGAL_ADDRESS;
+        for (uint64_t i = 0; i < (part + 63) / 64; i++)
+            absorb(lanes, words + 8 * i);
+        data += part;
+        bytes -= part;
+    }
+    out[0] = out[1] = 0;
+    for (unsigned i = 0; i < 8; i++) {
+        out[0] = mix(rotate(out[0], 17) + lanes[i]);
+        out[1] = mix(rotate(out[1], 41) ^ mix(lanes[i] + i + 0x2545f4914f6cdd1dull));
+    }
+    return CUDA_SUCCESS;
+}
+
+static int32_t digest(void *state, uint64_t address, uint64_t bytes, uint8_t out[16])
+{
+    struct sgf_device *d = state;
+    uint64_t words[2];
+    if (out == NULL || sgf_device_of(address) != d || (bytes != 0 && sgf_place_of(address, bytes) != SGF_ON_DEVICE))
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = digest_bytes((const uint8_t *)(uintptr_t)address, bytes, words);
+    if (result == CUDA_SUCCESS)
+        memcpy(out, words, 16);
+    return (int32_t)result;
+}
+
+static int32_t quiesce(void *state)
+{
+    sgf_device_drain(state);
+    return CUDA_SUCCESS;
+}
+
+/* The table of device `ordinal` (as cuDeviceGet counts), or NULL: no such device, or it cannot be initialised. */
+SGF_EXPORT const struct sg_hal_table *sgf_hal_table(int ordinal);
+SGF_EXPORT const struct sg_hal_table *sgf_hal_table(int ordinal)
+{
+    if (sgf_initialise() != CUDA_SUCCESS || ordinal < 0 || ordinal >= sgf.device_count)
+        return NULL;
+    struct sgf_device *d = &sgf.devices[ordinal];
+    pthread_mutex_lock(&d->lock);
+    d->hal = (struct sg_hal_table){
+        .struct_size = sizeof d->hal, .abi = SG_HAL_ABI, .state = d, .arena_open = arena_open, .arena_close = arena_close,
+        .arena_limit = arena_limit, .range_live = range_live, .range_dead = range_dead, .host_register = host_register,
+        .host_unregister = host_unregister, .digest = digest, .quiesce = quiesce,
+    };
+    pthread_mutex_unlock(&d->lock);
+    return &d->hal;
+}

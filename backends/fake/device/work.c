@@ -1,0 +1,114 @@
+/* Pieces of work: what a stream's thread carries out, one after the other. */
+#include "device.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct sgf_work *sgf_work_new(enum sgf_work_kind kind, struct CUctx_st *context, size_t tail)
+{
+    struct sgf_work *work = malloc(sizeof *work + tail);
+    if (SGF_UNLIKELY(work == NULL))
+        return NULL;
+    work->next = NULL;
+    work->seq = 0;
+    work->kind = kind;
+    work->references = 0;
+    work->context = context;
+    return work;
+}
+
+void sgf_work_free(struct sgf_work *work)
+{
+    if (work->kind == SGF_WORK_PLAN)
+        sgf_plan_release(work->u.plan);
+    free(work);
+}
+
+/* A plain copy whose ends may be anywhere in the process: whatever faults is an error, not a crash. */
+CUresult sgf_copy_run(const struct sgf_copy *c)
+{
+    bool solid = c->dst_pitch == c->width && c->src_pitch == c->width &&
+                 (c->slices <= 1 || (c->dst_slice == c->width * c->rows && c->src_slice == c->width * c->rows));
+    if (c->rows * c->slices <= 1 || solid)
+        return sgf_guarded_copy((void *)(uintptr_t)c->dst, (const void *)(uintptr_t)c->src, c->width * c->rows * c->slices);
+    for (uint64_t z = 0; z < c->slices; z++)
+        for (uint64_t y = 0; y < c->rows; y++) {
+            CUresult result = sgf_guarded_copy((void *)(uintptr_t)(c->dst + z * c->dst_slice + y * c->dst_pitch),
+                                               (const void *)(uintptr_t)(c->src + z * c->src_slice + y * c->src_pitch),
+                                               c->width);
+            if (result != CUDA_SUCCESS)
+                return result;
+        }
+    return CUDA_SUCCESS;
+}
+
+CUresult sgf_fill_run(const struct sgf_fill *f)
+{
+    for (uint64_t y = 0; y < f->rows; y++) {
+        CUresult result = sgf_guarded_fill((void *)(uintptr_t)(f->dst + y * f->pitch), f->value, f->element, f->width);
+        if (result != CUDA_SUCCESS)
+            return result;
+    }
+    return CUDA_SUCCESS;
+}
+
+static void call_host(struct sgf_work *work)
+{
+    struct sgf_thread *thread = sgf_thread();
+    thread->in_callback = true;
+    if (work->kind == SGF_WORK_HOST)
+        work->u.host.fn(work->u.host.user);
+    else
+        work->u.callback.fn(work->u.callback.said, (CUresult)atomic_load(&work->context->error), work->u.callback.user);
+    thread->in_callback = false;
+}
+
+static CUresult run_plan(struct sgf_plan *plan, struct CUstream_st *stream)
+{
+    for (uint32_t i = 0; i < plan->count; i++) {
+        CUresult result = sgf_work_run(plan->work[i], stream);
+        if (result != CUDA_SUCCESS)
+            return result;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult sgf_work_run(struct sgf_work *work, struct CUstream_st *stream)
+{
+    bool failed = atomic_load_explicit(&work->context->error, memory_order_acquire) != 0;
+    switch ((enum sgf_work_kind)work->kind) {
+    case SGF_WORK_WAIT: {
+        struct CUstream_st *on = work->u.wait.stream;
+        uint64_t seq = work->u.wait.seq;
+        if (work->u.wait.event != NULL && !sgf_event_point(work->u.wait.event, &on, &seq))
+            return CUDA_SUCCESS;
+        if (on != stream)
+            sgf_wait_seq(on, seq);
+        return CUDA_SUCCESS;
+    }
+    case SGF_WORK_RECORD:
+        sgf_event_stamp(work->u.record.event, work->u.record.record);
+        return CUDA_SUCCESS;
+    case SGF_WORK_FREE:
+        sgf_zone_free(work->u.release.zone, work->u.release.address);
+        return CUDA_SUCCESS;
+    case SGF_WORK_CALLBACK:
+        call_host(work);
+        return CUDA_SUCCESS;
+    case SGF_WORK_EMPTY:
+        return CUDA_SUCCESS;
+    case SGF_WORK_PLAN:
+        return run_plan(work->u.plan, stream);
+    case SGF_WORK_KERNEL:
+        return failed ? CUDA_SUCCESS : sgf_kernel_run(&work->u.launch, work->tail, work->context);
+    case SGF_WORK_COPY:
+        return failed ? CUDA_SUCCESS : sgf_copy_run(&work->u.copy);
+    case SGF_WORK_FILL:
+        return failed ? CUDA_SUCCESS : sgf_fill_run(&work->u.fill);
+    case SGF_WORK_HOST:
+        if (!failed) /* documented: host functions are not run after an error */
+            call_host(work);
+        return CUDA_SUCCESS;
+    }
+    return CUDA_ERROR_UNKNOWN;
+}
