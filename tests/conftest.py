@@ -15,6 +15,7 @@ import pytest
 
 MODES = ("native", "proxied")
 RunRank = Callable[..., "subprocess.CompletedProcess[str]"]
+StartRank = Callable[..., "subprocess.Popen[str]"]
 
 
 def _cuda_wheel() -> Path:
@@ -51,28 +52,44 @@ def rank_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]
 
 
 @pytest.fixture(scope="session")
-def run_rank(rank_environment: dict[str, str]) -> RunRank:
-    """`run_rank(mode, script, *arguments, timeout=300, env={}, check=True)` runs a Python program."""
+def start_rank(rank_environment: dict[str, str]) -> StartRank:
+    """`start_rank(mode, script, *arguments, env={})` starts a Python program; the caller ends it."""
+
+    def start(mode: str, script: Path, *arguments: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+        command = [_launcher(), "--backend", "fake", *(["--no-proxy"] if mode == "native" else []),
+                   str(script), *arguments]
+        return subprocess.Popen(command, env={**rank_environment, **(env or {})}, text=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+
+    return start
+
+
+def _finish(process: subprocess.Popen[str], timeout: float) -> tuple[str, str, bool]:
+    """(stdout, stderr, whether it ended in time); the launcher ends its own children."""
+    try:
+        return *process.communicate(timeout=timeout), True
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGTERM)
+    try:
+        return *process.communicate(timeout=40), False
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return *process.communicate(), False
+
+
+@pytest.fixture(scope="session")
+def run_rank(start_rank: StartRank) -> RunRank:
+    """`run_rank(mode, script, *arguments, timeout=300, env={}, check=True)` runs a Python program to its end."""
 
     def run(mode: str, script: Path, *arguments: str, timeout: float = 300.0, check: bool = True,
             env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        command = [_launcher(), "--backend", "fake", *(["--no-proxy"] if mode == "native" else []),
-                   str(script), *arguments]
-        process = subprocess.Popen(command, env={**rank_environment, **(env or {})}, text=True,
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
-        try:
-            stdout, stderr = process.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGTERM)  # the launcher ends its children
-            try:
-                stdout, stderr = process.communicate(timeout=40)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                stdout, stderr = process.communicate()
-            pytest.fail(f"{script.name} ({mode}) took more than {timeout} s\n{stdout[-2000:]}\n{stderr[-4000:]}")
+        process = start_rank(mode, script, *arguments, env=env)
+        stdout, stderr, in_time = _finish(process, timeout)
+        said = f"{stdout[-2000:]}\n{stderr[-4000:]}"
+        if not in_time:
+            pytest.fail(f"{script.name} ({mode}) took more than {timeout} s\n{said}")
         if check and process.returncode != 0:
-            pytest.fail(f"{script.name} ({mode}) exited with {process.returncode}\n"
-                        f"{stdout[-2000:]}\n{stderr[-4000:]}")
-        return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
+            pytest.fail(f"{script.name} ({mode}) exited with {process.returncode}\n{said}")
+        return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
     return run

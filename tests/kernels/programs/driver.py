@@ -74,6 +74,9 @@ class Module:
         self.launch(name, grid, block, *arguments, shared=shared)
         self.device.call("cuCtxSynchronize")
 
+    def unload(self) -> None:
+        self.device.call("cuModuleUnload", self.handle)
+
 
 class Device:
     """Ordinal 0, with its own context."""
@@ -139,6 +142,9 @@ class Device:
         size = max(1, int(np.prod(shape)) * np.dtype(dtype).itemsize)
         self.call("cuMemAlloc_v2", byref(pointer), c_size_t(size))
         return Buffer(self, pointer.value, shape, np.dtype(dtype))
+
+    def free(self, buffer: Buffer) -> None:
+        self.call("cuMemFree_v2", c_uint64(buffer.pointer))
 
     def zeros(self, shape: int | tuple[int, ...], dtype: Any) -> Buffer:
         return self.put(np.zeros(shape, dtype))
