@@ -67,7 +67,8 @@ def is_ours(path: Path) -> bool:
 
 def find(environ: Mapping[str, str]) -> Path | None:
     """The vendor's library, or None."""
+    chosen = bool(environ.get(LIBRARY_VARIABLE))
     for path in candidates(environ):
-        if path.is_file() and not is_ours(path):
+        if path.is_file() and (chosen or not is_ours(path)):
             return path
     return None

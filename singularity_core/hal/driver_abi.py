@@ -24,7 +24,7 @@ from .device import Device
 from .driver_calls import NOT_READY, DriverLibrary
 from .driver_kernels import DriverKernels, Reduction
 from .driver_memory import DriverMemory, MappedMemory, TableMemory
-from .errors import HalError, InvalidArgument, InvalidHandle, InvalidState
+from .errors import HalError, InvalidArgument, InvalidHandle, InvalidState, Unsupported
 from .native_table import build_table
 from .ranges import check_accumulate, check_aligned_range, disjoint
 from .types import (
@@ -125,9 +125,9 @@ class DriverDevice(Device):
     def _prepare(self, ordinal: int, device: int) -> None:
         found = set(_COMMON)
         self._memory: DriverMemory
-        self._table: TableMemory | None = None
-        if self._library.has("sg_hal_open_table"):
-            self._memory = self._table = TableMemory(self._library, ordinal)
+        self._table = self._find_table(ordinal)
+        if self._table is not None:
+            self._memory = self._table
             found.add(Capability.NATIVE_TABLE)
             found |= {Capability.RANGE_TRACKING} if self._table.has("range_live") else set()
             found |= {Capability.HOST_REGISTER} if self._table.has("host_register") else set()
@@ -141,6 +141,14 @@ class DriverDevice(Device):
         self._kernels = DriverKernels(self._library, self._properties.multiprocessors)
         with self._pushed():
             self._kernels.prepare()
+
+    def _find_table(self, ordinal: int) -> TableMemory | None:
+        if not self._library.has("sg_hal_open_table"):
+            return None
+        try:
+            return TableMemory(self._library, ordinal)
+        except Unsupported:
+            return None
 
     @contextlib.contextmanager
     def _current(self) -> Iterator[None]:

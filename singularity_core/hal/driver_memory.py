@@ -19,6 +19,7 @@ SLACK = 512 << 20
 _PIECE = (
     1 << 30
 )  # physical memory is created in pieces, so that no single request is too large for the driver
+_PAGE = 4096
 _PORTABLE_AND_MAPPED = 1 | 2
 
 
@@ -47,7 +48,7 @@ class DriverMemory(abc.ABC):
 
 
 class TableMemory(DriverMemory):
-    """Through the library's own table."""
+    """Through the library's own table.  `Unsupported` when it has none for this device."""
 
     def __init__(self, library: DriverLibrary, ordinal: int) -> None:
         self._library = library
@@ -79,6 +80,7 @@ class TableMemory(DriverMemory):
         return int(size[0])
 
     def open_arena(self, address: int, size: int) -> Arena:
+        size = -(-size // _PAGE) * _PAGE
         actual = self._library.ffi.new("uint64_t *")
         self.ask("arena_open", address, size, actual)
         return Arena(int(actual[0]), size)

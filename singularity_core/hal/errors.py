@@ -126,12 +126,15 @@ class DeviceLost(HalError):
     default_remedy = "Restore the job from its last checkpoint on another device; have this one checked."
 
 
+# Codes of the CUDA driver's documented CUresult.
 _BY_CODE: dict[int, type[HalError]] = {
     1: InvalidArgument, 2: OutOfMemory, 3: InvalidState, 4: InvalidState, 46: Unavailable, 100: Unavailable,
-    101: InvalidArgument, 201: InvalidState, 214: DeviceLost, 400: InvalidHandle, 401: InvalidState,
-    700: IllegalAddress, 702: ExecutionFailed, 710: ExecutionFailed, 712: InvalidState, 713: InvalidState,
-    714: ExecutionFailed, 715: ExecutionFailed, 716: MisalignedAddress, 717: IllegalAddress,
-    718: ExecutionFailed, 719: ExecutionFailed, 801: Unsupported, 803: Unavailable, 804: Unavailable,
+    101: InvalidArgument, 200: InvalidArgument, 201: InvalidState, 208: InvalidState, 209: Unsupported,
+    214: DeviceLost, 218: Unsupported, 221: Unavailable, 222: Unsupported, 400: InvalidHandle,
+    401: InvalidState, 500: InvalidArgument, 700: IllegalAddress, 702: ExecutionFailed, 709: InvalidState,
+    710: ExecutionFailed, 712: InvalidState, 713: InvalidState, 714: ExecutionFailed, 715: ExecutionFailed,
+    716: MisalignedAddress, 717: IllegalAddress, 718: ExecutionFailed, 719: ExecutionFailed, 801: Unsupported,
+    803: Unavailable, 804: Unavailable,
 }  # fmt: skip
 
 

@@ -41,7 +41,8 @@ struct sg_hal_table {
 
 /* A driver-ABI library whose devices have a native table exports this; others (a vendor's) do not, and the core
  * builds a table over singularity_core.hal.Device.  The table stays valid for the life of the process, and asking
- * again answers the same one.  CUDA_ERROR_INVALID_DEVICE (101) for an ordinal that does not exist. */
+ * again answers the same one.  CUDA_ERROR_INVALID_DEVICE (101) for an ordinal that does not exist,
+ * CUDA_ERROR_NOT_SUPPORTED (801) for a device that has none. */
 int32_t sg_hal_open_table(int32_t ordinal, const struct sg_hal_table **table);
 
 #endif

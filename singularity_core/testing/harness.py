@@ -84,6 +84,8 @@ class Harness:
     """Where the arena is to be opened: an address that the device can give."""
     arena_size: ClassVar[int] = 64 << 20
     """Bytes of the arena: at least 32 MiB."""
+    must_run: ClassVar[bool] = False
+    """Whether an unavailable backend is a failure and not a skip, as with ``--hal-must-run``."""
     exclusions: ClassVar[Sequence[Exclusion]] = ()
     """Tests that are not to pass, each with its reason."""
 
@@ -133,7 +135,7 @@ class Harness:
         try:
             backend.require_available()
         except Unavailable as error:
-            if request.config.getoption("--hal-must-run"):
+            if self.must_run or request.config.getoption("--hal-must-run"):
                 pytest.fail(f"unavailable: {error}")
             pytest.skip(f"unavailable: {error}")
         return backend
