@@ -1,6 +1,8 @@
 /* The HAL's native function table for this device (singularity_core/hal/native.h). */
 #include "device.h"
 
+#include "../../../singularity_core/hal/digest.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -167,61 +169,33 @@ static int32_t host_unregister(void *state, void *host)
     return (int32_t)sgf_host_unregister((uintptr_t)host);
 }
 
-/* ---- digest ------------------------------------------------------------------------------------------------
- * Eight 64-bit lanes, each absorbing every eighth word by an invertible step (so that a change of one word always
- * changes its lane), folded into two words by 128-bit products.  Not cryptographic: it detects, it does not prove. */
-static inline uint64_t rotate(uint64_t x, unsigned by)
+/* ---- digest: the HAL's (digest.h), through a buffer: pages may die under us, and that must stay an error ---- */
+static CUresult digest_bytes(const uint8_t *data, uint64_t bytes, uint8_t out[16])
 {
-    return x << by | x >> (64 - by);
-}
-
-static inline uint64_t mix(uint64_t x)
-{
-    x = (x ^ x >> 32) * 0xd6e8feb86659fd93ull;
-    x = (x ^ x >> 32) * 0xd6e8feb86659fd93ull;
-    return x ^ x >> 32;
-}
-
-static void absorb(uint64_t lanes[8], const uint64_t *words)
-{
-    for (int i = 0; i < 8; i++)
-        lanes[i] = rotate(lanes[i] ^ words[i], 29) * 0x9e3779b97f4a7c15ull + 0x632be59bd9b4e019ull;
-}
-
-static CUresult digest_bytes(const uint8_t *data, uint64_t bytes, uint64_t out[2])
-{
-    uint64_t lanes[8], words[8 * 64];
-    for (uint64_t i = 0; i < 8; i++)
-        lanes[i] = mix(bytes + i * 0x9e3779b97f4a7c15ull + 1);
-    while (bytes > 0) { /* through a buffer: pages may die under us, and that must stay an error */
-        uint64_t part = bytes < sizeof words ? bytes : sizeof words;
-        if (part < sizeof words)
-            memset(words, 0, sizeof words);
+    uint64_t sum[2] = {0, 0}, words[512] = {0}, first = 0;
+    for (uint64_t left = bytes; left > 0;) {
+        uint64_t part = left < sizeof words ? left : sizeof words;
         if (sgf_guarded_copy(words, data, part) != CUDA_SUCCESS)
             return CUDA_ERROR_ILLEGAL_ADDRESS;
-        for (uint64_t i = 0; i < (part + 63) / 64; i++)
-            absorb(lanes, words + 8 * i);
+        sg_digest_words(sum, words, first, part / 8);
+        first += part / 8;
         data += part;
-        bytes -= part;
+        left -= part;
+        if (left == 0) {
+            sg_digest_finish(sum, bytes, (const uint8_t *)words + part / 8 * 8, out);
+            return CUDA_SUCCESS;
+        }
     }
-    out[0] = out[1] = 0;
-    for (unsigned i = 0; i < 8; i++) {
-        out[0] = mix(rotate(out[0], 17) + lanes[i]);
-        out[1] = mix(rotate(out[1], 41) ^ mix(lanes[i] + i + 0x2545f4914f6cdd1dull));
-    }
+    sg_digest_finish(sum, 0, NULL, out);
     return CUDA_SUCCESS;
 }
 
 static int32_t digest(void *state, uint64_t address, uint64_t bytes, uint8_t out[16])
 {
     struct sgf_device *d = state;
-    uint64_t words[2];
     if (out == NULL || sgf_device_of(address) != d || (bytes != 0 && sgf_place_of(address, bytes) != SGF_ON_DEVICE))
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = digest_bytes((const uint8_t *)(uintptr_t)address, bytes, words);
-    if (result == CUDA_SUCCESS)
-        memcpy(out, words, 16);
-    return (int32_t)result;
+    return (int32_t)digest_bytes((const uint8_t *)(uintptr_t)address, bytes, out);
 }
 
 static int32_t quiesce(void *state)
@@ -232,6 +206,7 @@ static int32_t quiesce(void *state)
 
 /* The table of device `ordinal` (as cuDeviceGet counts), or NULL: no such device, or it cannot be initialised. */
 SGF_EXPORT const struct sg_hal_table *sgf_hal_table(int ordinal);
+SGF_EXPORT int32_t sg_hal_open_table(int32_t ordinal, const struct sg_hal_table **table);
 SGF_EXPORT const struct sg_hal_table *sgf_hal_table(int ordinal)
 {
     if (sgf_initialise() != CUDA_SUCCESS || ordinal < 0 || ordinal >= sgf.device_count)
@@ -245,4 +220,17 @@ SGF_EXPORT const struct sg_hal_table *sgf_hal_table(int ordinal)
     };
     pthread_mutex_unlock(&d->lock);
     return &d->hal;
+}
+
+/* The same under the name that native.h gives it. */
+SGF_EXPORT int32_t sg_hal_open_table(int32_t ordinal, const struct sg_hal_table **table)
+{
+    CUresult ready = sgf_initialise();
+    if (ready != CUDA_SUCCESS)
+        return (int32_t)ready;
+    const struct sg_hal_table *found = sgf_hal_table(ordinal);
+    if (table == NULL || found == NULL)
+        return table == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_DEVICE;
+    *table = found;
+    return CUDA_SUCCESS;
 }
