@@ -1,0 +1,147 @@
+"""Starts the real launcher, and looks for what it leaves behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from singularity_core.launcher.job_directory import jobs_root
+from singularity_core.launcher.processes import JOB_VARIABLE
+
+HERE = Path(__file__).parent
+SECONDS = 60.0
+MARK = "SINGULARITY_TEST_MARK"
+"""Marks every process of a test: unlike the job's own variable, the launcher and guardian have it too."""
+
+
+def wait_for(what: Callable[[], object], why: str) -> None:
+    """Waits until `what` is true; fails the test after a minute."""
+    deadline = time.monotonic() + SECONDS
+    while not what():
+        assert time.monotonic() < deadline, f"waited in vain for {why}"
+        time.sleep(0.01)
+
+
+def processes_with(variable: str, value: str) -> dict[int, str]:
+    """Running processes (no zombies) whose initial environment has `variable`, by pid, with their command."""
+    marker = f"{variable}={value}".encode()
+    found = {}
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            if marker in (folder / "environ").read_bytes().split(b"\0"):
+                found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except OSError:
+            continue
+    return found
+
+
+class Launcher:
+    """Runs singularity-run for one test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.mark = str(folder)
+        self.started: list[subprocess.Popen[str]] = []
+        self.jobs_before = self.jobs()
+
+    @staticmethod
+    def jobs() -> set[Path]:
+        """Job directories of this user."""
+        root = jobs_root()
+        try:
+            return set(root.iterdir())
+        except FileNotFoundError:
+            return set()
+
+    def start(
+        self, *arguments: str, backend: str | None = "plain", standard_input: str = "", **environment: str
+    ) -> subprocess.Popen[str]:
+        """Starts it with `arguments`; the plain backend without a proxy unless told otherwise."""
+        chosen = [] if backend is None else ["--backend", backend, *(["--no-proxy"] * (backend == "plain"))]
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("SINGULARITY_", "PET_"))}
+        given = self.folder / "standard-input"
+        given.write_text(standard_input)
+        with given.open() as stdin:
+            process = self._popen(chosen, arguments, {**clean, **environment}, stdin)
+        self.started.append(process)
+        return process
+
+    def _popen(
+        self, chosen: list[str], arguments: tuple[str, ...], environment: dict[str, str], stdin: IO[str]
+    ) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "singularity_core.launcher.run", *chosen, *arguments],
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=self.folder,
+            start_new_session=True,
+            env={
+                **environment,
+                "SINGULARITY_PLUGINS": str(HERE / "plain_backend.py"),
+                MARK: self.mark,
+            },
+        )
+
+    def run(
+        self, *arguments: str, backend: str | None = "plain", standard_input: str = "", **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs it to the end."""
+        process = self.start(*arguments, backend=backend, standard_input=standard_input, **environment)
+        out, err = process.communicate(timeout=SECONDS)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def script(self, text: str, name: str = "script.py") -> str:
+        """Writes a rank's program; returns its path."""
+        path = self.folder / name
+        path.write_text(text)
+        return str(path)
+
+    def ranks(self) -> dict[int, str]:
+        """This test's processes that belong to a job."""
+        mine = processes_with(MARK, self.mark)
+        return {
+            pid: command
+            for pid, command in mine.items()
+            if any(part.startswith(f"{JOB_VARIABLE}=") for part in _environment(pid))
+        }
+
+    def leftovers(self) -> list[str]:
+        """Processes and job directories that should not be there any more."""
+        mine = [f"{pid} {command}" for pid, command in processes_with(MARK, self.mark).items()]
+        return mine + [str(path) for path in self.jobs() - self.jobs_before]
+
+
+def _environment(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return []
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> Iterator[Launcher]:
+    """A launcher whose leftovers fail the test, and are removed all the same."""
+    launcher = Launcher(tmp_path)
+    yield launcher
+    for process in launcher.started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+    deadline = time.monotonic() + SECONDS
+    while launcher.leftovers() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    left = launcher.leftovers()
+    for pid in processes_with(MARK, launcher.mark):
+        os.kill(pid, 9)
+    assert left == []
