@@ -131,8 +131,8 @@ class Device(abc.ABC):
     def copy_to_device(self, dst: int, src: Buffer, stream: StreamHandle = DEFAULT_STREAM) -> None:
         """Copies all of `src`, any C-contiguous buffer, to device memory at `dst`.
 
-        Raises `InvalidArgument` when the range is not inside the arena (or, if tracked, not live).  An empty
-        buffer is allowed and does nothing."""
+        Raises `InvalidArgument` when the range is not inside the arena or registered host memory, and
+        `InvalidArgument` or `IllegalAddress` when part of it is dead.  An empty buffer does nothing."""
 
     @abc.abstractmethod
     def copy_to_host(self, dst: Buffer, src: int, stream: StreamHandle = DEFAULT_STREAM) -> None:
@@ -145,8 +145,8 @@ class Device(abc.ABC):
     def copy_on_device(self, dst: int, src: int, size: int, stream: StreamHandle = DEFAULT_STREAM) -> None:
         """Copies `size` bytes inside the device; may return before it is done.
 
-        Overlapping ranges are `InvalidArgument`, as is a range that is not inside the arena.  Size 0 does
-        nothing."""
+        Either side may be registered host memory.  Overlapping ranges are `InvalidArgument`; ranges else as
+        in `copy_to_device`.  Size 0 does nothing."""
 
     @abc.abstractmethod
     def fill(
@@ -430,7 +430,8 @@ class Backend(abc.ABC):
     def open_device(self, ordinal: int) -> Device:
         """Opens a device for this process.  Errors as in `properties`, and `OutOfMemory`.
 
-        Opening the same ordinal again gives another `Device` object, with an arena of its own."""
+        Opening the same ordinal again gives another `Device` object.  Whether each of them can have an arena
+        is the device's affair: if not, the second `open_arena` raises `InvalidState`."""
 
     def driver_library(self) -> Path | None:
         """The library with the CUDA driver ABI that the proxy's dispatch calls; None when the backend has

@@ -14,7 +14,7 @@ import pytest
 from singularity_core.hal import Capability, HalError, device, errors, hookspecs
 from singularity_core.hal.device import Backend, Device, Group
 
-from .conftest import DOCUMENT, RunSuite
+from .conftest import DOCUMENT, ROOT, RunSuite
 
 
 def test_tutorial_runs(tutorial: Path) -> None:
@@ -87,3 +87,10 @@ def test_mentioned_methods_exist() -> None:
     for name in re.findall(r"`([a-z_]+)(?:\(\w+=True\))?`", table):
         known = any(hasattr(kind, name) for kind in (Device, Backend, device.Group))
         assert known or name in {c.value for c in Capability} or name in ("sg_hal_table",), name
+
+
+def test_reference_is_current() -> None:
+    """The reference page is what the docstrings say."""
+    command = [sys.executable, str(ROOT / "docs" / "make_hal_reference.py"), "--check"]
+    done = subprocess.run(command, text=True, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0, f"run docs/make_hal_reference.py\n{done.stderr}"
