@@ -48,7 +48,7 @@ struct sg_reply_function_get { /* offset and size (u16 each) of every parameter 
 };
 struct sg_wire_function_set { uint64_t function; int32_t attribute, value; };
 
-struct sg_wire_global { uint64_t from; uint32_t name_bytes, reserved; }; /* name follows */
+struct sg_wire_global { uint64_t from, expected; uint32_t name_bytes, reserved; }; /* expected: 0, but in the log; name follows */
 struct sg_reply_global { uint64_t address, bytes; };
 struct sg_reply_memory_info { uint64_t free_bytes, total_bytes; };
 

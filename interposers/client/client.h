@@ -128,6 +128,7 @@ struct sg_param { uint16_t offset, size; };
 struct sg_function {
     uint64_t handle, module, library; /* library: of a kernel */
     uint32_t param_count, param_bytes;
+    int opaque; /* layout unknown (an image without code for this device): launches wait for the driver's word */
     _Atomic int32_t attributes[SG_FUNCTION_ATTRIBUTES];
     struct sg_param *params;
     char *name;

@@ -34,6 +34,8 @@ CUresult sg_function_check(const struct sg_function *f, const uint32_t grid[3], 
     }
     if (SG_UNLIKELY(threads > (uint64_t)limit(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK)))
         return CUDA_ERROR_INVALID_VALUE;
+    if (SG_UNLIKELY(f->opaque))
+        return CUDA_SUCCESS;
     if (SG_UNLIKELY(threads > (uint64_t)attribute_of(f, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)))
         return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
     if (SG_UNLIKELY(shared > (uint32_t)attribute_of(f, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES)))
@@ -98,6 +100,7 @@ static struct sg_function *build(const struct sg_reply_function_get *reply, cons
     f->module = reply->module;
     f->param_count = kept;
     f->param_bytes = reply->param_bytes;
+    f->opaque = reply->param_count == UINT32_MAX;
     for (int i = 0; i < SG_FUNCTION_ATTRIBUTES; i++)
         atomic_store_explicit(&f->attributes[i], reply->attributes[i], memory_order_relaxed);
     return f;

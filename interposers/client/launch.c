@@ -22,7 +22,7 @@ static CUresult launch(const char *call, struct sg_wire_launch *head, const stru
     if (attribute_bytes)
         memcpy(wire + sizeof *head + param_room, attributes, attribute_bytes);
     /* While a stream captures, a launch can fail from the call; else nothing is left that could. */
-    if (SG_UNLIKELY(atomic_load_explicit(&sg_client.captures, memory_order_relaxed) != 0))
+    if (SG_UNLIKELY(atomic_load_explicit(&sg_client.captures, memory_order_relaxed) != 0 || f->opaque))
         return sg_call(call, NULL, 0);
     sg_post();
     return CUDA_SUCCESS;

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 /* Of the table of calls and its wire structs: client and proxy compare it when a session opens. */
-#define SG_CALLS_HASH 0x5d958aefd7da16e7ull
+#define SG_CALLS_HASH 0xf6d21f68a587f39bull
 
 enum sg_op_number {
     SG_OP_hello,
@@ -48,7 +48,6 @@ enum sg_op_number {
     SG_OP_cuModuleGetGlobal_v2,
     SG_OP_cuLibraryUnload,
     SG_OP_cuLibraryGetKernelCount,
-    SG_OP_cuLibraryGetModule,
     SG_OP_cuLibraryGetGlobal,
     SG_OP_cuMemGetInfo_v2,
     SG_OP_cuStreamCreate,
@@ -121,14 +120,6 @@ struct sg_wire_cuLibraryGetKernelCount {
 
 struct sg_reply_cuLibraryGetKernelCount {
     unsigned int count;
-};
-
-struct sg_wire_cuLibraryGetModule {
-    uint64_t library;
-};
-
-struct sg_reply_cuLibraryGetModule {
-    uint64_t pMod;
 };
 
 struct sg_wire_cuStreamCreate {

@@ -128,28 +128,6 @@ CUresult sg_send_cuLibraryGetKernelCount(unsigned int *count, CUlibrary lib)
     return CUDA_SUCCESS;
 }
 
-CUresult sg_send_cuLibraryGetModule(CUmodule *pMod, CUlibrary library)
-{
-    CUresult error = sg_enter();
-    if (error)
-        return error;
-    if (!pMod)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!sg_handle_known(SG_KIND_LIBRARY, (uint64_t)(uintptr_t)library))
-        return CUDA_ERROR_INVALID_HANDLE;
-    struct sg_wire_cuLibraryGetModule *wire = sg_begin(SG_OP_cuLibraryGetModule, (uint32_t)(sizeof(struct sg_wire_cuLibraryGetModule)));
-    if (!wire)
-        return sg_lost("cuLibraryGetModule");
-    wire->library = (uint64_t)(uintptr_t)library;
-    struct sg_reply_cuLibraryGetModule reply = {0};
-    error = sg_call("cuLibraryGetModule", &reply, sizeof reply);
-    if (error)
-        return error;
-    sg_handle_note(SG_KIND_MODULE, reply.pMod, sg_self.current, NULL);
-    *pMod = (CUmodule)(uintptr_t)reply.pMod;
-    return CUDA_SUCCESS;
-}
-
 CUresult sg_send_cuStreamCreate(CUstream *phStream, unsigned int Flags)
 {
     CUresult error = sg_enter();
@@ -1368,7 +1346,7 @@ SG_EXPORT CUresult CUDAAPI cuLibraryEnumerateKernels(CUkernel *kernels, unsigned
 
 SG_EXPORT CUresult CUDAAPI cuLibraryGetModule(CUmodule *pMod, CUlibrary library)
 {
-    CUresult sg_result = sg_send_cuLibraryGetModule(pMod, library);
+    CUresult sg_result = sg_declined("cuLibraryGetModule", "the module inside a library is not handed out", "use cuLibraryGetKernel and cuLibraryGetGlobal");
     if (SG_UNLIKELY(sg_trace_on))
         sg_trace("cuLibraryGetModule", "pMod,library", "Xx", (const uint64_t[]){(uint64_t)(uintptr_t)pMod, SG_TRACE_VALUE(library)}, sg_result);
     return sg_result;

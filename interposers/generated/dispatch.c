@@ -163,33 +163,6 @@ static int32_t serve_cuLibraryGetKernelCount(sg_session *session, const struct s
     return CUDA_SUCCESS;
 }
 
-static int32_t serve_cuLibraryGetModule(sg_session *session, const struct sg_request *request, struct sg_answer *answer)
-{
-    struct sg_wire_cuLibraryGetModule wire;
-    if (request->bytes < sizeof wire)
-        return CUDA_ERROR_INVALID_VALUE;
-    memcpy(&wire, request->payload, sizeof wire);
-    CUmodule made_pMod = NULL;
-    void *real_library = sg_handle_get(session, SG_KIND_LIBRARY, wire.library);
-    if (!real_library)
-        return CUDA_ERROR_INVALID_HANDLE;
-    int32_t result = (int32_t)sg_session_driver(session)->cuLibraryGetModule(&made_pMod, real_library);
-    if (result)
-        return result;
-    uint64_t handle_pMod = sg_handle_put(session, SG_KIND_MODULE, made_pMod, sg_session_context(session, request));
-    if (!handle_pMod) {
-        sg_handle_destroy_physical(sg_session_driver(session), SG_KIND_MODULE, made_pMod);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    sg_log_create(session, request, handle_pMod, (const uint64_t[]){sg_session_context(session, request), wire.library}, 2);
-    struct sg_reply_cuLibraryGetModule reply;
-    memset(&reply, 0, sizeof reply);
-    reply.pMod = handle_pMod;
-    memcpy(answer->payload, &reply, sizeof reply);
-    answer->bytes = sizeof reply;
-    return CUDA_SUCCESS;
-}
-
 static int32_t serve_cuStreamCreate(sg_session *session, const struct sg_request *request, struct sg_answer *answer)
 {
     (void)answer;
@@ -837,7 +810,6 @@ const struct sg_op sg_ops[] = {
     {"cuModuleGetGlobal_v2", sg_serve_cuModuleGetGlobal_v2, SG_OP_BLOCKS},
     {"cuLibraryUnload", serve_cuLibraryUnload, SG_OP_BLOCKS | SG_OP_NO_CONTEXT},
     {"cuLibraryGetKernelCount", serve_cuLibraryGetKernelCount, SG_OP_NO_CONTEXT},
-    {"cuLibraryGetModule", serve_cuLibraryGetModule, 0},
     {"cuLibraryGetGlobal", sg_serve_cuLibraryGetGlobal, SG_OP_BLOCKS},
     {"cuMemGetInfo_v2", sg_serve_cuMemGetInfo_v2, 0},
     {"cuStreamCreate", serve_cuStreamCreate, 0},
@@ -891,6 +863,11 @@ static CUresult CUDAAPI missing_cuCtxGetLimit(size_t *pvalue, CUlimit limit)
 {
     (void)pvalue;
     (void)limit;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+static CUresult CUDAAPI missing_cuCtxPopCurrent_v2(CUcontext *pctx)
+{
+    (void)pctx;
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 static CUresult CUDAAPI missing_cuCtxSetCurrent(CUcontext ctx)
@@ -991,11 +968,12 @@ static CUresult CUDAAPI missing_cuGraphAddChildGraphNode(CUgraphNode *phGraphNod
     (void)childGraph;
     return CUDA_ERROR_NOT_SUPPORTED;
 }
-static CUresult CUDAAPI missing_cuGraphAddDependencies(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to, size_t numDependencies)
+static CUresult CUDAAPI missing_cuGraphAddDependencies_v2(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to, const CUgraphEdgeData *edgeData, size_t numDependencies)
 {
     (void)hGraph;
     (void)from;
     (void)to;
+    (void)edgeData;
     (void)numDependencies;
     return CUDA_ERROR_NOT_SUPPORTED;
 }
@@ -1117,11 +1095,12 @@ static CUresult CUDAAPI missing_cuGraphExecUpdate_v2(CUgraphExec hGraphExec, CUg
     (void)resultInfo;
     return CUDA_ERROR_NOT_SUPPORTED;
 }
-static CUresult CUDAAPI missing_cuGraphGetEdges(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to, size_t *numEdges)
+static CUresult CUDAAPI missing_cuGraphGetEdges_v2(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to, CUgraphEdgeData *edgeData, size_t *numEdges)
 {
     (void)hGraph;
     (void)from;
     (void)to;
+    (void)edgeData;
     (void)numEdges;
     return CUDA_ERROR_NOT_SUPPORTED;
 }
@@ -1170,24 +1149,19 @@ static CUresult CUDAAPI missing_cuGraphMemsetNodeSetParams(CUgraphNode hNode, co
     (void)nodeParams;
     return CUDA_ERROR_NOT_SUPPORTED;
 }
-static CUresult CUDAAPI missing_cuGraphNodeFindInClone(CUgraphNode *phNode, CUgraphNode hOriginalNode, CUgraph hClonedGraph)
-{
-    (void)phNode;
-    (void)hOriginalNode;
-    (void)hClonedGraph;
-    return CUDA_ERROR_NOT_SUPPORTED;
-}
-static CUresult CUDAAPI missing_cuGraphNodeGetDependencies(CUgraphNode hNode, CUgraphNode *dependencies, size_t *numDependencies)
+static CUresult CUDAAPI missing_cuGraphNodeGetDependencies_v2(CUgraphNode hNode, CUgraphNode *dependencies, CUgraphEdgeData *edgeData, size_t *numDependencies)
 {
     (void)hNode;
     (void)dependencies;
+    (void)edgeData;
     (void)numDependencies;
     return CUDA_ERROR_NOT_SUPPORTED;
 }
-static CUresult CUDAAPI missing_cuGraphNodeGetDependentNodes(CUgraphNode hNode, CUgraphNode *dependentNodes, size_t *numDependentNodes)
+static CUresult CUDAAPI missing_cuGraphNodeGetDependentNodes_v2(CUgraphNode hNode, CUgraphNode *dependentNodes, CUgraphEdgeData *edgeData, size_t *numDependentNodes)
 {
     (void)hNode;
     (void)dependentNodes;
+    (void)edgeData;
     (void)numDependentNodes;
     return CUDA_ERROR_NOT_SUPPORTED;
 }
@@ -1211,11 +1185,12 @@ static CUresult CUDAAPI missing_cuGraphNodeSetEnabled(CUgraphExec hGraphExec, CU
     (void)isEnabled;
     return CUDA_ERROR_NOT_SUPPORTED;
 }
-static CUresult CUDAAPI missing_cuGraphRemoveDependencies(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to, size_t numDependencies)
+static CUresult CUDAAPI missing_cuGraphRemoveDependencies_v2(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to, const CUgraphEdgeData *edgeData, size_t numDependencies)
 {
     (void)hGraph;
     (void)from;
     (void)to;
+    (void)edgeData;
     (void)numDependencies;
     return CUDA_ERROR_NOT_SUPPORTED;
 }
@@ -1325,12 +1300,6 @@ static CUresult CUDAAPI missing_cuLibraryGetKernelCount(unsigned int *count, CUl
     (void)lib;
     return CUDA_ERROR_NOT_SUPPORTED;
 }
-static CUresult CUDAAPI missing_cuLibraryGetModule(CUmodule *pMod, CUlibrary library)
-{
-    (void)pMod;
-    (void)library;
-    return CUDA_ERROR_NOT_SUPPORTED;
-}
 static CUresult CUDAAPI missing_cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jitOptions, void **jitOptionsValues, unsigned int numJitOptions, CUlibraryOption *libraryOptions, void **libraryOptionValues, unsigned int numLibraryOptions)
 {
     (void)library;
@@ -1354,21 +1323,18 @@ static CUresult CUDAAPI missing_cuMemGetInfo_v2(size_t *free, size_t *total)
     (void)total;
     return CUDA_ERROR_NOT_SUPPORTED;
 }
-static CUresult CUDAAPI missing_cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *pCopy, CUstream hStream)
-{
-    (void)pCopy;
-    (void)hStream;
-    return CUDA_ERROR_NOT_SUPPORTED;
-}
 static CUresult CUDAAPI missing_cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *pCopy, CUstream hStream)
 {
     (void)pCopy;
     (void)hStream;
     return CUDA_ERROR_NOT_SUPPORTED;
 }
-static CUresult CUDAAPI missing_cuMemcpy3D_v2(const CUDA_MEMCPY3D *pCopy)
+static CUresult CUDAAPI missing_cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream)
 {
-    (void)pCopy;
+    (void)dst;
+    (void)src;
+    (void)ByteCount;
+    (void)hStream;
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 static CUresult CUDAAPI missing_cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream)
@@ -1379,13 +1345,6 @@ static CUresult CUDAAPI missing_cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUde
     (void)hStream;
     return CUDA_ERROR_NOT_SUPPORTED;
 }
-static CUresult CUDAAPI missing_cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount)
-{
-    (void)dstDevice;
-    (void)srcDevice;
-    (void)ByteCount;
-    return CUDA_ERROR_NOT_SUPPORTED;
-}
 static CUresult CUDAAPI missing_cuMemcpyDtoHAsync_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream)
 {
     (void)dstHost;
@@ -1394,26 +1353,12 @@ static CUresult CUDAAPI missing_cuMemcpyDtoHAsync_v2(void *dstHost, CUdeviceptr 
     (void)hStream;
     return CUDA_ERROR_NOT_SUPPORTED;
 }
-static CUresult CUDAAPI missing_cuMemcpyDtoH_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount)
-{
-    (void)dstHost;
-    (void)srcDevice;
-    (void)ByteCount;
-    return CUDA_ERROR_NOT_SUPPORTED;
-}
 static CUresult CUDAAPI missing_cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount, CUstream hStream)
 {
     (void)dstDevice;
     (void)srcHost;
     (void)ByteCount;
     (void)hStream;
-    return CUDA_ERROR_NOT_SUPPORTED;
-}
-static CUresult CUDAAPI missing_cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount)
-{
-    (void)dstDevice;
-    (void)srcHost;
-    (void)ByteCount;
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 static CUresult CUDAAPI missing_cuMemsetD16Async(CUdeviceptr dstDevice, unsigned short us, size_t N, CUstream hStream)
@@ -1620,6 +1565,9 @@ int sg_driver_load(struct sg_driver **out, void *library, char why[256])
     *(void **)&d->cuCtxGetLimit = dlsym(library, "cuCtxGetLimit");
     if (!d->cuCtxGetLimit)
         d->cuCtxGetLimit = missing_cuCtxGetLimit;
+    *(void **)&d->cuCtxPopCurrent_v2 = dlsym(library, "cuCtxPopCurrent_v2");
+    if (!d->cuCtxPopCurrent_v2)
+        d->cuCtxPopCurrent_v2 = missing_cuCtxPopCurrent_v2;
     *(void **)&d->cuCtxSetCurrent = dlsym(library, "cuCtxSetCurrent");
     if (!d->cuCtxSetCurrent)
         d->cuCtxSetCurrent = missing_cuCtxSetCurrent;
@@ -1668,9 +1616,9 @@ int sg_driver_load(struct sg_driver **out, void *library, char why[256])
     *(void **)&d->cuGraphAddChildGraphNode = dlsym(library, "cuGraphAddChildGraphNode");
     if (!d->cuGraphAddChildGraphNode)
         d->cuGraphAddChildGraphNode = missing_cuGraphAddChildGraphNode;
-    *(void **)&d->cuGraphAddDependencies = dlsym(library, "cuGraphAddDependencies");
-    if (!d->cuGraphAddDependencies)
-        d->cuGraphAddDependencies = missing_cuGraphAddDependencies;
+    *(void **)&d->cuGraphAddDependencies_v2 = dlsym(library, "cuGraphAddDependencies_v2");
+    if (!d->cuGraphAddDependencies_v2)
+        d->cuGraphAddDependencies_v2 = missing_cuGraphAddDependencies_v2;
     *(void **)&d->cuGraphAddEmptyNode = dlsym(library, "cuGraphAddEmptyNode");
     if (!d->cuGraphAddEmptyNode)
         d->cuGraphAddEmptyNode = missing_cuGraphAddEmptyNode;
@@ -1719,9 +1667,9 @@ int sg_driver_load(struct sg_driver **out, void *library, char why[256])
     *(void **)&d->cuGraphExecUpdate_v2 = dlsym(library, "cuGraphExecUpdate_v2");
     if (!d->cuGraphExecUpdate_v2)
         d->cuGraphExecUpdate_v2 = missing_cuGraphExecUpdate_v2;
-    *(void **)&d->cuGraphGetEdges = dlsym(library, "cuGraphGetEdges");
-    if (!d->cuGraphGetEdges)
-        d->cuGraphGetEdges = missing_cuGraphGetEdges;
+    *(void **)&d->cuGraphGetEdges_v2 = dlsym(library, "cuGraphGetEdges_v2");
+    if (!d->cuGraphGetEdges_v2)
+        d->cuGraphGetEdges_v2 = missing_cuGraphGetEdges_v2;
     *(void **)&d->cuGraphGetNodes = dlsym(library, "cuGraphGetNodes");
     if (!d->cuGraphGetNodes)
         d->cuGraphGetNodes = missing_cuGraphGetNodes;
@@ -1743,15 +1691,12 @@ int sg_driver_load(struct sg_driver **out, void *library, char why[256])
     *(void **)&d->cuGraphMemsetNodeSetParams = dlsym(library, "cuGraphMemsetNodeSetParams");
     if (!d->cuGraphMemsetNodeSetParams)
         d->cuGraphMemsetNodeSetParams = missing_cuGraphMemsetNodeSetParams;
-    *(void **)&d->cuGraphNodeFindInClone = dlsym(library, "cuGraphNodeFindInClone");
-    if (!d->cuGraphNodeFindInClone)
-        d->cuGraphNodeFindInClone = missing_cuGraphNodeFindInClone;
-    *(void **)&d->cuGraphNodeGetDependencies = dlsym(library, "cuGraphNodeGetDependencies");
-    if (!d->cuGraphNodeGetDependencies)
-        d->cuGraphNodeGetDependencies = missing_cuGraphNodeGetDependencies;
-    *(void **)&d->cuGraphNodeGetDependentNodes = dlsym(library, "cuGraphNodeGetDependentNodes");
-    if (!d->cuGraphNodeGetDependentNodes)
-        d->cuGraphNodeGetDependentNodes = missing_cuGraphNodeGetDependentNodes;
+    *(void **)&d->cuGraphNodeGetDependencies_v2 = dlsym(library, "cuGraphNodeGetDependencies_v2");
+    if (!d->cuGraphNodeGetDependencies_v2)
+        d->cuGraphNodeGetDependencies_v2 = missing_cuGraphNodeGetDependencies_v2;
+    *(void **)&d->cuGraphNodeGetDependentNodes_v2 = dlsym(library, "cuGraphNodeGetDependentNodes_v2");
+    if (!d->cuGraphNodeGetDependentNodes_v2)
+        d->cuGraphNodeGetDependentNodes_v2 = missing_cuGraphNodeGetDependentNodes_v2;
     *(void **)&d->cuGraphNodeGetEnabled = dlsym(library, "cuGraphNodeGetEnabled");
     if (!d->cuGraphNodeGetEnabled)
         d->cuGraphNodeGetEnabled = missing_cuGraphNodeGetEnabled;
@@ -1761,9 +1706,9 @@ int sg_driver_load(struct sg_driver **out, void *library, char why[256])
     *(void **)&d->cuGraphNodeSetEnabled = dlsym(library, "cuGraphNodeSetEnabled");
     if (!d->cuGraphNodeSetEnabled)
         d->cuGraphNodeSetEnabled = missing_cuGraphNodeSetEnabled;
-    *(void **)&d->cuGraphRemoveDependencies = dlsym(library, "cuGraphRemoveDependencies");
-    if (!d->cuGraphRemoveDependencies)
-        d->cuGraphRemoveDependencies = missing_cuGraphRemoveDependencies;
+    *(void **)&d->cuGraphRemoveDependencies_v2 = dlsym(library, "cuGraphRemoveDependencies_v2");
+    if (!d->cuGraphRemoveDependencies_v2)
+        d->cuGraphRemoveDependencies_v2 = missing_cuGraphRemoveDependencies_v2;
     *(void **)&d->cuGraphUpload = dlsym(library, "cuGraphUpload");
     if (!d->cuGraphUpload)
         d->cuGraphUpload = missing_cuGraphUpload;
@@ -1803,9 +1748,6 @@ int sg_driver_load(struct sg_driver **out, void *library, char why[256])
     *(void **)&d->cuLibraryGetKernelCount = dlsym(library, "cuLibraryGetKernelCount");
     if (!d->cuLibraryGetKernelCount)
         d->cuLibraryGetKernelCount = missing_cuLibraryGetKernelCount;
-    *(void **)&d->cuLibraryGetModule = dlsym(library, "cuLibraryGetModule");
-    if (!d->cuLibraryGetModule)
-        d->cuLibraryGetModule = missing_cuLibraryGetModule;
     *(void **)&d->cuLibraryLoadData = dlsym(library, "cuLibraryLoadData");
     if (!d->cuLibraryLoadData)
         d->cuLibraryLoadData = missing_cuLibraryLoadData;
@@ -1815,33 +1757,21 @@ int sg_driver_load(struct sg_driver **out, void *library, char why[256])
     *(void **)&d->cuMemGetInfo_v2 = dlsym(library, "cuMemGetInfo_v2");
     if (!d->cuMemGetInfo_v2)
         d->cuMemGetInfo_v2 = missing_cuMemGetInfo_v2;
-    *(void **)&d->cuMemcpy2DAsync_v2 = dlsym(library, "cuMemcpy2DAsync_v2");
-    if (!d->cuMemcpy2DAsync_v2)
-        d->cuMemcpy2DAsync_v2 = missing_cuMemcpy2DAsync_v2;
     *(void **)&d->cuMemcpy3DAsync_v2 = dlsym(library, "cuMemcpy3DAsync_v2");
     if (!d->cuMemcpy3DAsync_v2)
         d->cuMemcpy3DAsync_v2 = missing_cuMemcpy3DAsync_v2;
-    *(void **)&d->cuMemcpy3D_v2 = dlsym(library, "cuMemcpy3D_v2");
-    if (!d->cuMemcpy3D_v2)
-        d->cuMemcpy3D_v2 = missing_cuMemcpy3D_v2;
+    *(void **)&d->cuMemcpyAsync = dlsym(library, "cuMemcpyAsync");
+    if (!d->cuMemcpyAsync)
+        d->cuMemcpyAsync = missing_cuMemcpyAsync;
     *(void **)&d->cuMemcpyDtoDAsync_v2 = dlsym(library, "cuMemcpyDtoDAsync_v2");
     if (!d->cuMemcpyDtoDAsync_v2)
         d->cuMemcpyDtoDAsync_v2 = missing_cuMemcpyDtoDAsync_v2;
-    *(void **)&d->cuMemcpyDtoD_v2 = dlsym(library, "cuMemcpyDtoD_v2");
-    if (!d->cuMemcpyDtoD_v2)
-        d->cuMemcpyDtoD_v2 = missing_cuMemcpyDtoD_v2;
     *(void **)&d->cuMemcpyDtoHAsync_v2 = dlsym(library, "cuMemcpyDtoHAsync_v2");
     if (!d->cuMemcpyDtoHAsync_v2)
         d->cuMemcpyDtoHAsync_v2 = missing_cuMemcpyDtoHAsync_v2;
-    *(void **)&d->cuMemcpyDtoH_v2 = dlsym(library, "cuMemcpyDtoH_v2");
-    if (!d->cuMemcpyDtoH_v2)
-        d->cuMemcpyDtoH_v2 = missing_cuMemcpyDtoH_v2;
     *(void **)&d->cuMemcpyHtoDAsync_v2 = dlsym(library, "cuMemcpyHtoDAsync_v2");
     if (!d->cuMemcpyHtoDAsync_v2)
         d->cuMemcpyHtoDAsync_v2 = missing_cuMemcpyHtoDAsync_v2;
-    *(void **)&d->cuMemcpyHtoD_v2 = dlsym(library, "cuMemcpyHtoD_v2");
-    if (!d->cuMemcpyHtoD_v2)
-        d->cuMemcpyHtoD_v2 = missing_cuMemcpyHtoD_v2;
     *(void **)&d->cuMemsetD16Async = dlsym(library, "cuMemsetD16Async");
     if (!d->cuMemsetD16Async)
         d->cuMemsetD16Async = missing_cuMemsetD16Async;

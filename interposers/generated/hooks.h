@@ -66,7 +66,6 @@ CUresult sg_send_cuLibraryUnload(CUlibrary library);
 CUresult sg_hand_cuLibraryUnload(CUlibrary library);
 CUresult sg_hand_cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, const char *name);
 CUresult sg_send_cuLibraryGetKernelCount(unsigned int *count, CUlibrary lib);
-CUresult sg_send_cuLibraryGetModule(CUmodule *pMod, CUlibrary library);
 CUresult sg_hand_cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel);
 CUresult sg_hand_cuKernelGetLibrary(CUlibrary *pLib, CUkernel kernel);
 CUresult sg_hand_cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name);

@@ -1,0 +1,94 @@
+/* Host functions: the stream waits here while a thread of the rank calls the function (see client/stream.c). */
+#include "handlers.h"
+
+/* On a thread of the driver's, in stream order.  It makes no driver calls. */
+static void CUDA_CB run_in_rank(void *argument)
+{
+    struct sg_host_record *record = argument;
+    struct sg_calls *calls = record->calls;
+    pthread_mutex_lock(&calls->callback_lock);
+    record->id = ++calls->next_callback;
+    record->next = NULL;
+    *calls->waiting_end = record;
+    calls->waiting_end = &record->next;
+    pthread_cond_broadcast(&calls->callback_changed);
+    while (!record->done && !calls->ended)
+        pthread_cond_wait(&calls->callback_changed, &calls->callback_lock);
+    struct sg_host_record **lists[] = {&calls->waiting, &calls->running};
+    for (int i = 0; i < 2; i++) {
+        for (struct sg_host_record **at = lists[i]; *at; at = &(*at)->next) {
+            if (*at == record) {
+                *at = record->next;
+                break;
+            }
+        }
+    }
+    calls->waiting_end = &calls->waiting;
+    while (*calls->waiting_end)
+        calls->waiting_end = &(*calls->waiting_end)->next;
+    pthread_mutex_unlock(&calls->callback_lock);
+    free(record);
+}
+
+SG_HANDLER(host_call)
+{
+    struct sg_wire_host_call wire;
+    void *stream;
+    (void)answer;
+    SG_READ(wire);
+    struct sg_calls *calls = sg_calls_of(session);
+    if (sg_stream_get(session, wire.stream, &stream))
+        return CUDA_ERROR_INVALID_HANDLE;
+    struct sg_host_record *record = calls ? calloc(1, sizeof *record) : NULL;
+    if (!record)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *record = (struct sg_host_record){.calls = calls, .stream = wire.stream, .function = wire.function, .user = wire.user, .is_callback = wire.is_callback};
+    CUresult error = sg_session_driver(session)->cuLaunchHostFunc(stream, run_in_rank, record);
+    if (error)
+        free(record);
+    return (int32_t)error;
+}
+
+/* Blocks until there is a function to call, or the session ends. */
+SG_HANDLER(callback_next)
+{
+    struct sg_calls *calls = sg_calls_of(session);
+    (void)request;
+    if (!calls)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    struct sg_reply_callback reply = {0};
+    pthread_mutex_lock(&calls->callback_lock);
+    while (!calls->waiting && !calls->ended)
+        pthread_cond_wait(&calls->callback_changed, &calls->callback_lock);
+    struct sg_host_record *record = calls->ended ? NULL : calls->waiting;
+    if (record) {
+        calls->waiting = record->next;
+        if (!calls->waiting)
+            calls->waiting_end = &calls->waiting;
+        record->next = calls->running;
+        calls->running = record;
+        reply = (struct sg_reply_callback){record->id, record->stream, record->function, record->user, record->is_callback, CUDA_SUCCESS};
+    }
+    pthread_mutex_unlock(&calls->callback_lock);
+    if (!record)
+        return CUDA_ERROR_DEINITIALIZED;
+    SG_REPLY(reply);
+    return CUDA_SUCCESS;
+}
+
+SG_HANDLER(callback_done)
+{
+    struct sg_wire_callback_done wire;
+    (void)answer;
+    SG_READ(wire);
+    struct sg_calls *calls = sg_calls_of(session);
+    if (!calls)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    pthread_mutex_lock(&calls->callback_lock);
+    for (struct sg_host_record *at = calls->running; at; at = at->next)
+        if (at->id == wire.id)
+            at->done = 1;
+    pthread_cond_broadcast(&calls->callback_changed);
+    pthread_mutex_unlock(&calls->callback_lock);
+    return CUDA_SUCCESS;
+}

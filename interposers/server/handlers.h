@@ -1,0 +1,71 @@
+/* What the hand-written handlers share.  Every field of a request is untrusted: lengths are checked before
+ * use, handles are looked up, addresses must belong to the session. */
+#ifndef SG_HANDLERS_H
+#define SG_HANDLERS_H
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../../singularity_core/proxy/server.h"
+#include "../generated/driver.h"
+#include "../wire.h"
+
+#define SG_HANDLER(name) int32_t sg_serve_##name(sg_session *session, const struct sg_request *request, struct sg_answer *answer)
+#define SG_LOG_KEY(op, key) (((uint64_t)(op) << 48) ^ (uint64_t)(key))
+/* Copies the request's head into `wire`, or returns from the handler. */
+#define SG_READ(wire) \
+    do { if (request->bytes < sizeof(wire)) return CUDA_ERROR_INVALID_VALUE; memcpy(&(wire), request->payload, sizeof(wire)); } while (0)
+#define SG_REPLY(reply) \
+    do { memcpy(answer->payload, &(reply), sizeof(reply)); answer->bytes = sizeof(reply); } while (0)
+
+/* The NUL-terminated text of `bytes` (NUL included) after the first `offset` bytes; NULL when it is not there. */
+static inline const char *sg_text(const struct sg_request *request, size_t offset, uint32_t bytes)
+{
+    if (bytes == 0 || offset > request->bytes || bytes > request->bytes - offset)
+        return NULL;
+    const char *text = (const char *)request->payload + offset;
+    return text[bytes - 1] == 0 ? text : NULL;
+}
+
+/* ---- state of a session (state.c) ------------------------------------------------------------------- */
+struct sg_global { uint64_t address, bytes, owner; };
+struct sg_stage { struct sg_stage *next; uint64_t id, bytes; uint8_t data[]; };
+struct sg_pending_free { struct sg_pending_free *next; uint64_t address; CUevent event; };
+struct sg_host_record { struct sg_host_record *next; struct sg_calls *calls; uint64_t id, stream, function, user; uint32_t is_callback; int done; };
+struct sg_node { uint64_t handle; CUgraphNode physical; uint8_t *message; uint32_t bytes; };
+struct sg_graph { struct sg_graph *next; uint64_t handle; uint32_t count, room; struct sg_node *nodes; };
+
+struct sg_calls {
+    pthread_mutex_t lock;   /* everything but the callbacks */
+    struct sg_global *globals;
+    uint32_t global_count, global_room;
+    struct sg_stage *stages;
+    struct sg_pending_free *frees, **frees_end;
+    struct sg_graph *graphs;
+    pthread_mutex_t callback_lock;
+    pthread_cond_t callback_changed;
+    struct sg_host_record *waiting, **waiting_end, *running;
+    uint64_t next_callback;
+    int ended;
+};
+struct sg_calls *sg_calls_of(sg_session *session); /* NULL: out of memory */
+
+int sg_global_add(sg_session *session, uint64_t address, uint64_t bytes, uint64_t owner);
+
+/* ---- memory and copies -------------------------------------------------------------------------------- */
+enum { SG_AT_NOWHERE = 0, SG_AT_DEVICE, SG_AT_PINNED };
+int sg_where(sg_session *session, uint64_t address, uint64_t bytes); /* SG_AT_*: all of it, and the session's */
+/* Checks both sides; 0 when the copy touches only what is the session's.  A side in `flags` is not looked at. */
+int32_t sg_copy_check(sg_session *session, const struct sg_wire_copy *c);
+void sg_copy_fill(CUDA_MEMCPY3D *out, sg_session *session, const struct sg_wire_copy *c, const void *host);
+int32_t sg_fill_check(sg_session *session, const struct sg_wire_fill *f);
+void sg_frees_reap(sg_session *session, int all);
+
+/* Function behind a FUNCTION or KERNEL handle. */
+static inline CUfunction sg_function_get_physical(sg_session *session, uint64_t handle)
+{
+    uint32_t kind = SG_HANDLE_KIND(handle);
+    return kind == SG_KIND_FUNCTION || kind == SG_KIND_KERNEL ? sg_handle_get(session, kind, handle) : NULL;
+}
+
+#endif
