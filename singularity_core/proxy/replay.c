@@ -271,9 +271,13 @@ void sg_log_remove(struct sg_log *log, uint64_t name) {
     while (list != NULL) {
         struct entry *entry = list;
         list = entry->after;
-        name = entry->record.object;
+        remove_object(log, entry->record.object, &list);
+        /* what it made besides goes too (a module's functions), unless the name has come to mean another thing */
+        for (uint32_t i = 0; i < entry->record.made_count; i++) {
+            struct object *other = object_find(log, entry->record.made[i]);
+            if (other != NULL && other->create == NULL) remove_object(log, entry->record.made[i], &list);
+        }
         free(entry);
-        remove_object(log, name, &list);
     }
 }
 

@@ -33,7 +33,18 @@ void sg_count(sg_session *s, enum sg_counter what, uint64_t by) {
 
 void sg_made(uint64_t handle) {
     struct sg_worker *w = sg_current_worker;
-    if (w != NULL && w->made_count < sizeof w->made / sizeof *w->made) w->made[w->made_count++] = handle;
+    if (w == NULL) return;
+    if (w->made_count == w->made_room) {
+        uint32_t room = w->made_room * 2 + 16;
+        uint64_t *made = realloc(w->made, room * sizeof *made);
+        if (made == NULL) {
+            sg_session_end(w->session, SG_ABORTS, SG_DEAD_PROXY); /* its log would have a hole */
+            return;
+        }
+        w->made = made;
+        w->made_room = room;
+    }
+    w->made[w->made_count++] = handle;
 }
 
 int sg_given(uint32_t kind, uint64_t *handle) {

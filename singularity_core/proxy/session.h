@@ -71,8 +71,8 @@ struct sg_worker {
     sg_session *session;
     void *current;      /* physical context that is current in this thread, or SG_CONTEXT_UNKNOWN */
     uint64_t context;   /* virtual handle of the request's context */
-    uint64_t made[64];  /* handles and addresses that the running handler made, for the replay log */
-    uint32_t made_count;
+    uint64_t *made;     /* handles and addresses that the running handler made, for the replay log */
+    uint32_t made_count, made_room;
     const uint64_t *give; /* while replaying: what to hand out instead, in order */
     uint32_t give_count;
     uint8_t *message;   /* SG_MAX_MESSAGE_LINES lines */
@@ -80,6 +80,8 @@ struct sg_worker {
 };
 #define SG_CONTEXT_UNKNOWN ((void *)-1)
 extern _Thread_local struct sg_worker *sg_current_worker;
+int sg_worker_open(struct sg_worker *worker, sg_session *session); /* 0 or -ENOMEM; to be closed all the same */
+void sg_worker_close(struct sg_worker *worker);
 void sg_made(uint64_t handle);                                  /* notes it for sg_log_create */
 int sg_given(uint32_t kind, uint64_t *handle);                  /* 1: replaying, and this is what to hand out */
 

@@ -102,13 +102,11 @@ static int replay(void *argument, const struct sg_log_record *what) {
 }
 
 int sg_session_log_import(sg_session *s, const uint8_t *buffer, uint64_t bytes, char why[256]) {
-    struct import import = {.worker = {.session = s, .current = SG_CONTEXT_UNKNOWN}, .why = why};
+    struct import import = {.why = why};
     struct sg_worker *before = sg_current_worker;
     why[0] = 0;
-    import.worker.message = aligned_alloc(SG_LINE, SG_MAX_MESSAGE_LINES * SG_LINE);
-    import.worker.answer = aligned_alloc(SG_LINE, SG_REPLY_PAYLOAD + 32);
-    int error = -ENOMEM;
-    if (import.worker.message != NULL && import.worker.answer != NULL) {
+    int error = sg_worker_open(&import.worker, s);
+    if (error == 0) {
         sg_current_worker = &import.worker;
         atomic_store(&s->replaying, 1);
         error = sg_log_walk(buffer, bytes, replay, &import);
@@ -119,7 +117,6 @@ int sg_session_log_import(sg_session *s, const uint8_t *buffer, uint64_t bytes, 
     if (error != 0 && why[0] == 0)
         snprintf(why, 256, error == -EPROTO ? "this is no replay log of this version, or it is cut off"
                                             : "out of memory");
-    free(import.worker.message);
-    free(import.worker.answer);
+    sg_worker_close(&import.worker);
     return error;
 }

@@ -190,19 +190,30 @@ static void thread_ends(sg_session *s) {
     pthread_mutex_unlock(&s->lock);
 }
 
+int sg_worker_open(struct sg_worker *w, sg_session *s) {
+    *w = (struct sg_worker){.session = s, .current = SG_CONTEXT_UNKNOWN};
+    w->message = aligned_alloc(SG_LINE, SG_MAX_MESSAGE_LINES * SG_LINE);
+    w->answer = aligned_alloc(SG_LINE, SG_REPLY_PAYLOAD + 32);
+    return w->message == NULL || w->answer == NULL ? -ENOMEM : 0;
+}
+
+void sg_worker_close(struct sg_worker *w) {
+    free(w->message);
+    free(w->answer);
+    free(w->made);
+}
+
 static void *worker_main(void *argument) {
     sg_session *s = argument;
-    struct sg_worker worker = {.session = s, .current = SG_CONTEXT_UNKNOWN};
-    worker.message = aligned_alloc(SG_LINE, SG_MAX_MESSAGE_LINES * SG_LINE);
-    worker.answer = aligned_alloc(SG_LINE, SG_REPLY_PAYLOAD + 32);
+    struct sg_worker worker;
+    int good = sg_worker_open(&worker, s) == 0;
     sg_current_worker = &worker;
-    if (worker.message != NULL && worker.answer != NULL)
+    if (good)
         while (await_lead(s)) drain(&worker);
     else sg_session_end(s, SG_ABORTS, SG_DEAD_PROXY);
     sg_current_worker = NULL;
     s->server->base.context_set(NULL);
-    free(worker.message);
-    free(worker.answer);
+    sg_worker_close(&worker);
     thread_ends(s);
     return NULL;
 }

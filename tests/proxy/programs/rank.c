@@ -207,10 +207,11 @@ static void scenario_unknown(void) {
 
 static void scenario_truncate(void) {
     char path[4200];
-    for (uint32_t slot = 0; slot < SG_DOOR_SLOTS; slot++) {
-        snprintf(path, sizeof path, "%s/%u.session", directory_, slot);
-        if (truncate(path, 0) == 0) break;
-    }
+    const struct sg_door *door = sg_door_map(directory_);
+    uint32_t slot = 0;
+    while (door->slots[slot].pid != (uint32_t)getpid()) slot++;
+    snprintf(path, sizeof path, "%s/%u.session", directory_, slot);
+    CHECK(truncate(path, 0) == 0);
     sleep(60); /* our own mapping is gone too: to be killed */
 }
 
@@ -272,6 +273,59 @@ static void scenario_twice(void) {
     scenario_echo();
 }
 
+/* Makes objects of every sort, some of which are gone again, and says what is left: "kind name value" lines. */
+static void scenario_objects(void) {
+    uint64_t gone = ASK(link_, OP_CONTEXT_CREATE, 0), context = ASK(link_, OP_CONTEXT_CREATE, 0);
+    uint32_t c = SG_HANDLE_INDEX(context);
+    CHECK(CALL(link_, OP_CONTEXT_DESTROY, 0, gone) == 0);
+    uint64_t reused = ASK(link_, OP_CONTEXT_CREATE, 0);
+    printf("context %llu 0\ncontext %llu 0\n", (unsigned long long)context, (unsigned long long)reused);
+    for (uint32_t i = 1; i < 20; i++) {
+        uint64_t stream = SG_HANDLE(SG_KIND_STREAM, i, i);
+        CHECK(CALL(link_, OP_STREAM_CREATE, c, stream) == 0);
+        if (i % 3 == 0) CHECK(CALL(link_, OP_STREAM_DESTROY, c, stream) == 0);
+        else printf("stream %llu 0\n", (unsigned long long)stream);
+    }
+    for (uint64_t i = 0; i < 12; i++) {
+        uint64_t made[8], count = i % 5 + 1;
+        CHECK(words_begin(link_, OP_MODULE_CREATE, c, &count, 1));
+        CHECK(sg_link_call(link_, made, sizeof made, NULL) == 0);
+        for (uint64_t j = 1; j <= count; j++)
+            for (uint64_t k = 0; k < 3; k++) CHECK(CALL(link_, OP_FUNCTION_SET, c, made[j], 1, i * 100 + j * 10 + k) == 0);
+        if (i % 4 == 1) CHECK(CALL(link_, OP_MODULE_DESTROY, c, made[0]) == 0);
+        else for (uint64_t j = 1; j <= count; j++)
+            printf("function %llu %llu\n", (unsigned long long)made[j], (unsigned long long)(i * 100 + j * 10 + 2));
+    }
+    for (uint64_t i = 0; i < 30; i++) {
+        uint64_t address = ASK(link_, OP_ALLOC, 0, 1000 * (i + 1));
+        if (i % 3 == 1) CHECK(CALL(link_, OP_FREE, 0, address) == 0);
+        else printf("address %llu 0\n", (unsigned long long)address);
+    }
+    puts("end 0 0");
+    fflush(stdout);
+    getchar(); /* until the log has been taken */
+}
+
+/* Checks what `objects` printed, read from stdin, after a replay. */
+static void scenario_verify(void) {
+    char kind[16];
+    unsigned long long name, value;
+    uint32_t c = 0;
+    puts("ready");
+    fflush(stdout);
+    while (scanf("%15s %llu %llu", kind, &name, &value) == 3 && strcmp(kind, "end") != 0) {
+        if (strcmp(kind, "context") == 0) {
+            CHECK(CALL(link_, OP_CONTEXT_IS, SG_HANDLE_INDEX(name)) == 0);
+            if (c == 0) c = SG_HANDLE_INDEX(name);
+        }
+        if (strcmp(kind, "stream") == 0) CHECK(CALL(link_, OP_STREAM_DESTROY, c, name) == 0);
+        if (strcmp(kind, "function") == 0) CHECK(ASK(link_, OP_FUNCTION_GET, 0, name) == value);
+        if (strcmp(kind, "address") == 0) CHECK(CALL(link_, OP_FREE, 0, name) == 0);
+    }
+    uint64_t fresh = ASK(link_, OP_CONTEXT_CREATE, 0); /* new objects do not collide with replayed ones */
+    CHECK(CALL(link_, OP_CONTEXT_DESTROY, 0, fresh) == 0);
+}
+
 static const struct { const char *name; void (*run)(void); } scenarios[] = {
     {"echo", scenario_echo},         {"posts", scenario_posts},       {"threads", scenario_threads},
     {"blocking", scenario_blocking}, {"handover", scenario_handover}, {"bulk", scenario_bulk},
@@ -279,7 +333,7 @@ static const struct { const char *name; void (*run)(void); } scenarios[] = {
     {"clean", scenario_clean},       {"errors", scenario_errors},     {"sticky", scenario_sticky},
     {"unknown", scenario_unknown},   {"truncate", scenario_truncate}, {"hang", scenario_hang},
     {"until-death", scenario_until_death}, {"fork", scenario_fork},   {"reopen", scenario_reopen},
-    {"twice", scenario_twice},
+    {"twice", scenario_twice},       {"objects", scenario_objects},   {"verify", scenario_verify},
 };
 
 int main(int argc, char **argv) {

@@ -1,10 +1,13 @@
-/* stub_proxy DIRECTORY DRIVER: a proxy over the stub driver; ends with SIGTERM, or when its stdin is closed. */
+/* stub_proxy DIRECTORY DRIVER: a proxy over the stub driver.  Ends with SIGTERM, or when its stdin is closed.
+ * Lines on stdin: "export RANK FILE" and "import RANK FILE", for the replay log; each answers one line. */
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "singularity_core/proxy/server.h"
+#include "singularity_core/proxy/session.h"
 
 extern const struct sg_hal_table stub_hal;
 static sg_server *server;
@@ -14,20 +17,55 @@ static void on_term(int number) {
     sg_server_stop(server);
 }
 
+static uint8_t buffer[1 << 20];
+
+static void command(const char *what, unsigned rank, const char *path) {
+    char why[256] = "no such session";
+    sg_session *session = NULL;
+    for (uint32_t slot = 0; slot < SG_DOOR_SLOTS; slot++) {
+        sg_session *one = sg_server_session(server, slot);
+        if (one != NULL && one->rank == rank) session = one;
+    }
+    int exporting = strcmp(what, "export") == 0, error = -1;
+    FILE *file = fopen(path, exporting ? "wb" : "rb");
+    if (session != NULL && file != NULL && exporting) {
+        uint64_t bytes = sg_session_log_export(session, buffer, sizeof buffer);
+        error = bytes <= sizeof buffer && fwrite(buffer, 1, bytes, file) == bytes ? 0 : -1;
+    } else if (session != NULL && file != NULL) {
+        error = sg_session_log_import(session, buffer, fread(buffer, 1, sizeof buffer, file), why);
+    }
+    if (file != NULL) fclose(file);
+    printf(error == 0 ? "done\n" : "failed: %s\n", why);
+    fflush(stdout);
+}
+
+static void *commands(void *argument) {
+    char line[4400], what[16], path[4096];
+    unsigned rank;
+    (void)argument;
+    while (fgets(line, sizeof line, stdin) != NULL)
+        if (sscanf(line, "%15s %u %4095s", what, &rank, path) == 3) command(what, rank, path);
+    sg_server_stop(server);
+    return NULL;
+}
+
 int main(int argc, char **argv) {
     char why[256];
+    pthread_t thread;
     if (argc != 3) return 2;
     struct sg_server_options options = {.struct_size = sizeof options, .directory = argv[1], .driver_library = argv[2],
-                                        .hal = &stub_hal, .stop_fds = {dup(0), -1, -1, -1}};
+                                        .hal = &stub_hal};
     server = sg_server_create(&options, why);
     if (server == NULL) {
         fprintf(stderr, "stub_proxy: %s\n", why);
         return 69;
     }
     signal(SIGTERM, on_term);
+    if (pthread_create(&thread, NULL, commands, NULL) != 0) return 1;
     puts("ready");
     fflush(stdout);
     int error = sg_server_run(server);
     sg_server_destroy(server);
-    return error == 0 ? 0 : 1;
+    fflush(stdout);
+    _exit(error == 0 ? 0 : 1); /* the command thread may still wait for a line */
 }
