@@ -380,7 +380,7 @@ class DriverDevice(Device):
                 raise InvalidArgument(
                     f"The digest needs an address that is a multiple of 8, not {address:#x}."
                 )
-            self._library.call("cuCtxSynchronize")
+            self.quiesce()
             if self._table is not None and self._table.has("digest"):
                 out = self._ffi.new("uint8_t[16]")
                 self._table.ask("digest", address, size, out)

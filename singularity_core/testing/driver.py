@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from ..hal import Device, ExecutionFailed, HalError, MisalignedAddress
+from ..hal import Capability, Device, ExecutionFailed, HalError, MisalignedAddress
 from ..hal.driver_abi import DriverDevice
 from ..hal.driver_calls import DriverLibrary
+from .requirements import requires
 from .suite import DeviceConformance, Workspace
 
 _HEADER = ".version 6.5\n.target sm_75\n.address_size 64\n"
@@ -67,6 +68,7 @@ class DriverConformance(DeviceConformance):
         library = DriverLibrary(device.library_path)
         return library, library.ffi
 
+    @requires(Capability.KERNELS_PTX, Capability.CHECKSUM)
     def test_kernel_digest_agrees_with_the_native_one(self, space: Workspace) -> None:
         """The digest kernel and the library's own digest are the same function."""
         device = space.device

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+from singularity_core import testing
+from singularity_core.hal import Capability, HalError, errors
+
 from .conftest import RunSuite
+
+SOURCES = "".join(path.read_text() for path in Path(testing.__path__[0]).glob("*.py"))
+ERRORS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, HalError)]
 
 SUITE = """
 from singularity_core.testing import Exclusion, Verdict, requires
@@ -244,3 +251,16 @@ def test_unknown_backend_is_an_error(run_suite: RunSuite) -> None:
     outcome = run_suite(NAMED, "--hal-backend", "nonsense", "-k", "test_fill")
     assert outcome.status == 1
     assert "There is no backend 'nonsense'; installed are:" in outcome.output
+
+
+@pytest.mark.parametrize("kind", [k for k in ERRORS if k is not HalError], ids=lambda k: k.__name__)
+def test_every_error_has_a_test(kind: type[HalError]) -> None:
+    """The suite expects each error of the contract somewhere."""
+    listed = re.search(r'parametrize\(\s*"error", \[(.*?)\]', SOURCES, re.DOTALL)
+    assert f"raises({kind.__name__})" in SOURCES or (listed and kind.__name__ in listed[1])
+
+
+@pytest.mark.parametrize("capability", list(Capability), ids=lambda c: c.value)
+def test_every_capability_has_a_test(capability: Capability) -> None:
+    """The suite asks for each capability somewhere."""
+    assert f"Capability.{capability.name}" in SOURCES
