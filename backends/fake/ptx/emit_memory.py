@@ -1,0 +1,556 @@
+"""Loads and stores, and the checks in front of them.
+
+A check is one unsigned comparison: the distance from the start of the space, rotated right by log2(alignment), so that
+misaligned addresses become huge, against the number of places where the range fits.  Accesses of a block that share
+an address register are checked once, as one range: all lanes in a block run all of its instructions, so one that
+would fault later in the block may as well fault now.  A failed check only means a second look (prelude.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .emit import BITS, Emitter, handles
+from .errors import invalid, unsupported
+from .flow import Block, Imm, Ins, ParamAddress, Source
+from .parser import TYPE_SIZE
+from .emit import LLVM_TYPE
+
+READ, WRITE, ATOMIC = 0, 1, 2
+SPACES = ("global", "shared", "local", "param", "const")
+ORDERINGS = {"weak", "volatile", "relaxed", "acquire", "release", "mmio"}
+SCOPES = {"cta", "gpu", "sys", "cluster"}
+CACHE_HINTS = {"ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "L1", "L2", "evict_last", "evict_normal", "evict_first",
+               "evict_unchanged", "no_allocate", "unified", "L1::evict_normal", "L1::evict_unchanged", "L1::evict_first",
+               "L1::evict_last", "L1::no_allocate", "L2::64B", "L2::128B", "L2::256B", "L2::evict_last",
+               "L2::evict_first", "L2::evict_normal", "L2::cache_hint"}
+
+
+@dataclass(slots=True)
+class Access:
+    space: str
+    kind: str  # PTX type of an element
+    count: int
+    ordering: str
+    size: int  # bytes of an element
+
+    @property
+    def bytes(self) -> int:
+        return self.size * self.count
+
+
+def decode(ins: Ins) -> Access:
+    """Space, type and ordering from the modifiers; unknown ones are refused."""
+    space, count, ordering = "generic", 1, "weak"
+    if not ins.mods or ins.mods[-1] not in TYPE_SIZE or ins.mods[-1] in ("pred",):
+        raise invalid(f"`{ins.name}` has no type", ins.line)
+    kind = ins.mods[-1]
+    for m in ins.mods[:-1]:
+        base = m.split("::")[0]
+        if base in SPACES:
+            space = base
+            if m in ("shared::cluster",):
+                raise unsupported(f"`{ins.name}`", ins.line)
+        elif m in ("v2", "v4", "v8"):
+            count = int(m[1])
+        elif m in ORDERINGS:
+            ordering = m
+        elif m in SCOPES or m in CACHE_HINTS or m == "entry" or m == "func":
+            if m == "L2::cache_hint":
+                raise unsupported(f"`{ins.name}`", ins.line)
+        else:
+            raise unsupported(f"modifier `.{m}` of `{ins.op}`", ins.line)
+    if kind == "b128":
+        raise unsupported(f"`{ins.name}`", ins.line)
+    return Access(space, kind, count, ordering, TYPE_SIZE[kind])
+
+
+# ---- checks ---------------------------------------------------------------------------------------
+def collect_groups(e: Emitter, block: Block) -> None:
+    """Accesses of this block by space and address register: (offset, bytes of an access, alignment, kind)."""
+    e.access_groups = {}
+    for ins in block.ins:
+        if ins.op in ("ld", "st", "ldu") and ins.offsets and isinstance(ins.src[0], int):
+            access = decode(ins)
+            align = access.bytes
+            if ins.offsets[0] % align == 0 and access.space in ("global", "generic", "const", "shared"):
+                space = "global" if access.space in ("generic", "const") else access.space
+                entry = (ins.offsets[0], access.bytes, WRITE if ins.op == "st" else READ)
+                e.access_groups.setdefault((space, ins.src[0]), []).append(entry)
+
+
+def limit_of(e: Emitter, space: str, span: int, align: int) -> str:
+    """How many (aligned) places there are in the space where `span` bytes fit."""
+    e.declare("llvm.usub.sat.i64", "i64", "i64, i64")
+    places = {"global": "%span.places", "shared": "%shared.places"}.get(space) or str(e.flow.local_bytes + 1)
+    limit = e.op(f"call i64 @llvm.usub.sat.i64(i64 {places}, i64 {span})")
+    k = align.bit_length() - 1
+    if k:
+        limit = e.op(f"add i64 {limit}, {align - 1}")
+        limit = e.op(f"lshr i64 {limit}, {k}")
+    return limit
+
+
+def rotated(e: Emitter, value: str, align: int, vector: bool) -> str:
+    k = align.bit_length() - 1
+    if not k:
+        return value
+    t, suffix = e.ty("i64", vector), e.suffix("i64", vector)
+    e.declare(f"llvm.fshr.{suffix}", t, f"{t}, {t}, {t}")
+    amount = e.splat_text("i64", str(k), vector)
+    return e.op(f"call {t} @llvm.fshr.{suffix}({t} {value}, {t} {value}, {t} {amount})")
+
+
+def address(e: Emitter, source: Source, space: str, vector: bool) -> str:
+    """The register part of an address as i64 (offsets of 32-bit spaces are zero-extended)."""
+    if space in ("shared", "local") and isinstance(source, int) and e.home.get(source, ("i64",))[0] == "i32":
+        name = e.value(source, "i32", vector)
+        key = (("zext", source), "i64", vector)
+        if key not in e.cache:
+            e.cache[key] = e.op(f"zext {e.ty('i32', vector)} {name} to {e.ty('i64', vector)}")
+        return e.cache[key]
+    if isinstance(source, Imm) and space in ("shared", "local"):
+        return e.splat_text("i64", str(source.value & 0xFFFFFFFF), vector)
+    return e.value(source, "i64", vector)
+
+
+def check(e: Emitter, ins: Ins, access: Access, kind: int) -> None:
+    """Emits the check of an access (or of the group that it belongs to, once per block)."""
+    space = "global" if access.space in ("generic", "const") else access.space
+    source, offset = ins.src[0], ins.offsets[0]
+    if space == "local" and isinstance(source, Imm):
+        if 0 <= source.value + offset <= e.flow.local_bytes - access.bytes:
+            return
+    members = e.access_groups.get((space, source)) if isinstance(source, int) else None
+    if members is not None and offset % access.bytes == 0:
+        if (space, source) in e.checked:
+            return
+        e.checked.add((space, source))
+        members = list(dict.fromkeys(members))
+    else:
+        members = [(offset, access.bytes, kind)]
+    align = max(m[1] for m in members)
+    check_range(e, space, source, members, align)
+
+
+def check_range(e: Emitter, space: str, source: Source, members: list[tuple[int, int, int]], align: int) -> None:
+    first = min(m[0] for m in members)
+    if len(members) > 1:
+        first -= first % align
+    span = max(m[0] + m[1] for m in members) - first
+    fact = e.fact(source)
+    stride = fact.stride
+    if space == "shared" and proven_shared(e, source, first, span, align):
+        return
+    if stride is None or (stride and abs(stride) % align):
+        check_vector(e, space, source, members, first, span, align)
+        return
+    base = address(e, source, space, False)
+    low = first
+    if stride:
+        reach = abs(stride) * (e.W - 1)
+        span += reach
+        if stride < 0:
+            low -= reach
+    start = e.op(f"add i64 {base}, {low}") if low else base
+    if space == "global":
+        start = e.op(f"sub i64 {start}, %lo")
+    ok = e.op(f"icmp ult i64 {rotated(e, start, align, False)}, {limit_of(e, space, span, align)}")
+    good, bad = e.new_label("ok"), e.new_label("look")
+    e.put(f"br i1 {ok}, label %{good}, label %{bad}, !prof !1")
+    e.label(bad)
+    if stride:
+        slow_lanes(e, space, addresses_slot(e, source, space), members)
+    else:
+        for offset, size, kind in members:
+            slow_one(e, space, e.op(f"add i64 {base}, {offset}"), size, kind)
+    e.put(f"br label %{good}")
+    e.label(good)
+
+
+def proven_shared(e: Emitter, source: Source, first: int, span: int, align: int) -> bool:
+    """Whether the value's range says that the access stays within the static shared memory."""
+    fact = e.fact(source)
+    if fact.umax < 0 or fact.risky or first < 0 or fact.umax + first + span > e.flow.static_shared:
+        return False
+    if fact.stride is None:
+        return False
+    return fact.tz >= align.bit_length() - 1 and fact.stride % align == 0 and first % align == 0
+
+
+def addresses_slot(e: Emitter, source: Source, space: str) -> str:
+    """Stores the lanes' addresses to memory, for the slow look."""
+    saved = dict(e.cache)
+    lanes = address(e, source, space, True)
+    e.cache = saved
+    slot = "%lanes.slot"
+    if not any(line.startswith(f"  {slot} =") for line in e.head):
+        e.alloca(slot, f"<{e.W} x i64>")
+    e.put(f"store <{e.W} x i64> {lanes}, ptr {slot}")
+    return slot
+
+
+def slow_lanes(e: Emitter, space: str, slot: str, members: list[tuple[int, int, int]]) -> None:
+    bits = e.mask_bits()
+    for offset, size, kind in members:
+        if space == "global":
+            e.helpers["sg.check.lanes"] = ""
+            e.put(f"call void @sg.check.lanes(ptr %env, ptr {slot}, i32 {bits}, i64 {offset}, i32 {size}, i32 {kind}, "
+                  f"i32 {size})")
+        else:
+            e.helpers["sg.limit.lanes"] = ""
+            e.put(f"call void @sg.limit.lanes(ptr %env, ptr {slot}, i32 {bits}, i64 {offset}, i64 {size_of(e, space)}, "
+                  f"i32 {size}, i32 {size})")
+
+
+def size_of(e: Emitter, space: str) -> str:
+    return "%shared.bytes" if space == "shared" else str(e.flow.local_bytes)
+
+
+def slow_one(e: Emitter, space: str, at: str, size: int, kind: int) -> None:
+    if space == "global":
+        e.helpers["sg.check"] = ""
+        e.put(f"call void @sg.check(ptr %env, i64 {at}, i32 {size}, i32 {kind}, i32 {size})")
+    else:
+        e.helpers["sg.limit"] = ""
+        e.put(f"call void @sg.limit(ptr %env, i64 {at}, i64 {size_of(e, space)}, i32 {size}, i32 {size})")
+
+
+def check_vector(e: Emitter, space: str, source: Source, members: list[tuple[int, int, int]], first: int, span: int,
+                 align: int) -> None:
+    w = e.W
+    lanes = address(e, source, space, True)
+    start = lanes
+    if first:
+        start = e.op(f"add <{w} x i64> {start}, splat (i64 {first})")
+    if space == "global":
+        start = e.op(f"sub <{w} x i64> {start}, {e.splat('%lo', 'i64')}")
+    limit = e.splat(limit_of(e, space, span, align), "i64")
+    wrong = e.op(f"icmp uge <{w} x i64> {rotated(e, start, align, True)}, {limit}")
+    any_bad = e.any_lane(e.masked(wrong))
+    good, bad = e.new_label("ok"), e.new_label("look")
+    e.put(f"br i1 {any_bad}, label %{bad}, label %{good}, !prof !2")
+    e.label(bad)
+    slow_lanes(e, space, addresses_slot(e, source, space), members)
+    e.put(f"br label %{good}")
+    e.label(good)
+
+
+# ---- addresses ------------------------------------------------------------------------------------
+def base_pointer(space: str) -> str:
+    return {"shared": "%shared", "local": "%local"}.get(space, "%mem")
+
+
+def scalar_pointer(e: Emitter, ins: Ins, space: str, extra: int = 0) -> str:
+    at = address(e, ins.src[0], space, False)
+    pointer = e.op(f"getelementptr i8, ptr {base_pointer(space)}, i64 {at}")
+    offset = ins.offsets[0] + extra
+    return e.op(f"getelementptr i8, ptr {pointer}, i64 {offset}") if offset else pointer
+
+
+def vector_pointers(e: Emitter, ins: Ins, space: str, extra: int) -> str:
+    w = e.W
+    at = address(e, ins.src[0], space, True)
+    if space == "local":
+        at = e.op(f"add <{w} x i64> {at}, {local_lanes(e)}")
+    offset = ins.offsets[0] + extra
+    if offset:
+        at = e.op(f"add <{w} x i64> {at}, splat (i64 {offset})")
+    return e.op(f"getelementptr i8, ptr {base_pointer(space)}, <{w} x i64> {at}")
+
+
+def local_lanes(e: Emitter) -> str:
+    """Each lane's offset from the block's local memory to its own part."""
+    key = ("local lanes", "i64", True)
+    if key not in e.cache:
+        w = e.W
+        first = e.op(f"mul i32 {e.op('load i32, ptr %w.slot')}, {w}")
+        thread = e.op(f"add <{w} x i64> {e.splat(e.op(f'zext i32 {first} to i64'), 'i64')}, {e.iota('i64', 1)}")
+        e.cache[key] = e.op(f"mul <{w} x i64> {thread}, {e.splat('%local.stride', 'i64')}")
+    return e.cache[key]
+
+
+def contiguous(e: Emitter, ins: Ins, access: Access) -> bool:
+    return access.space != "local" and e.shape(ins.src[0]) == access.bytes
+
+
+def is_uniform(e: Emitter, ins: Ins, access: Access) -> bool:
+    return access.space != "local" and e.shape(ins.src[0]) == 0
+
+
+# ---- loads ----------------------------------------------------------------------------------------
+def extend(e: Emitter, name: str, access: Access, value: int, vector: bool) -> tuple[str, str]:
+    """A loaded element widened to its register."""
+    have = LLVM_TYPE[access.kind]
+    want = e.float_kind[value] if value >= 0 else have
+    if access.kind in ("f16", "bf16"):
+        have = "i16"
+    if BITS[want] > BITS[have]:
+        if have[0] != "i":
+            name, have = e.convert(name, have, f"i{BITS[have]}", vector), f"i{BITS[have]}"
+        how = "sext" if access.kind[0] == "s" else "zext"
+        to = f"i{BITS[want]}"
+        name = e.op(f"{how} {e.ty(have, vector)} {name} to {e.ty(to, vector)}")
+        have = to
+    elif BITS[want] < BITS[have]:
+        raise invalid("a load into a register that is too small", e.line)
+    return name, have
+
+
+def replicated_mask(e: Emitter, count: int) -> str:
+    """The mask for `count` elements per lane, lane by lane."""
+    w = e.W
+    if e.mask is None:
+        return "splat (i1 true)"
+    if count == 1:
+        return e.mask
+    order = ", ".join(f"i32 {i // count}" for i in range(w * count))
+    return e.op(f"shufflevector <{w} x i1> {e.mask}, <{w} x i1> poison, <{w * count} x i32> <{order}>")
+
+
+def load_wide(e: Emitter, pointer: str, kind: str, count: int, align: int) -> str:
+    n = e.W * count
+    t = f"<{n} x {kind}>"
+    if e.mask is None:
+        return e.op(f"load {t}, ptr {pointer}, align {align}")
+    suffix = f"v{n}{SHORT_NAMES.get(kind, kind)}"
+    e.declare(f"llvm.masked.load.{suffix}.p0", t, f"ptr, i32, <{n} x i1>, {t}")
+    return e.op(f"call {t} @llvm.masked.load.{suffix}.p0(ptr {pointer}, i32 {align}, <{n} x i1> "
+                f"{replicated_mask(e, count)}, {t} zeroinitializer)")
+
+
+SHORT_NAMES = {"float": "f32", "double": "f64"}
+
+
+def element_type(e: Emitter, access: Access, values: list[int]) -> str:
+    """Floats are loaded as floats where the register is kept as one."""
+    kind = LLVM_TYPE[access.kind]
+    wanted = {e.float_kind[v] for v in values if v >= 0}
+    for real in ("float", "double"):
+        if BITS[real] == BITS[kind] and wanted == {real}:
+            return real
+    return f"i{BITS[kind]}"
+
+
+@handles("ld", "ldu")
+def load(e: Emitter, ins: Ins) -> None:
+    access = decode(ins)
+    if len(ins.dst) != access.count or len(ins.offsets) != 1:
+        raise invalid(f"`{ins.name}` with {len(ins.dst)} results", ins.line)
+    order_before(e, access)
+    if access.space == "param":
+        load_param(e, ins, access)
+        return
+    check(e, ins, access, READ)
+    if is_uniform(e, ins, access):
+        load_uniform(e, ins, access)
+    elif contiguous(e, ins, access):
+        load_contiguous(e, ins, access)
+    else:
+        gather(e, ins, access)
+    if access.ordering == "acquire":
+        e.put("fence acquire")
+
+
+def order_before(e: Emitter, access: Access) -> None:
+    """Strong accesses are not cached in registers: loops that wait for others depend on it."""
+    if access.ordering != "weak":
+        e.put('call void asm sideeffect "", "~{memory}"()')
+    if access.ordering == "release":
+        e.put("fence release")
+
+
+def load_param(e: Emitter, ins: Ins, access: Access) -> None:
+    source = ins.src[0]
+    if not isinstance(source, ParamAddress):
+        if isinstance(source, int):
+            access.space = "generic"
+            raise unsupported("`ld.param` with a computed address", ins.line)
+        raise invalid(f"`{ins.name}` of something that is no parameter", ins.line)
+    for i, value in enumerate(ins.dst):
+        offset = source.offset + ins.offsets[0] + i * access.size
+        if not 0 <= offset <= e.flow.param_bytes - access.size:
+            raise invalid(f"`{ins.name}` outside the parameters", ins.line)
+        if value < 0:
+            continue
+        pointer = e.op(f"getelementptr i8, ptr %params, i64 {offset}")
+        name = e.op(f"load {LLVM_TYPE[access.kind]}, ptr {pointer}, align {access.size}, !invariant.load !0")
+        name, kind = extend(e, name, access, value, False)
+        e.define(value, name, kind, False)
+
+
+def load_uniform(e: Emitter, ins: Ins, access: Access) -> None:
+    kind = element_type(e, access, ins.dst)
+    for i, value in enumerate(ins.dst):
+        if value < 0:
+            continue
+        pointer = scalar_pointer(e, ins, access.space, i * access.size)
+        name = e.op(f"load {kind}, ptr {pointer}, align {access.size}")
+        if kind[0] == "i":
+            name, have = extend(e, name, access, value, False)
+        else:
+            have = kind
+        e.define(value, name, have, False)
+
+
+def load_contiguous(e: Emitter, ins: Ins, access: Access) -> None:
+    w, n = e.W, access.count
+    kind = element_type(e, access, ins.dst)
+    wide = load_wide(e, scalar_pointer(e, ins, access.space), kind, n, access.bytes)
+    for i, value in enumerate(ins.dst):
+        if value < 0:
+            continue
+        name = wide
+        if n > 1:
+            order = ", ".join(f"i32 {i + n * lane}" for lane in range(w))
+            t = f"<{w * n} x {kind}>"
+            name = e.op(f"shufflevector {t} {wide}, {t} poison, <{w} x i32> <{order}>")
+        have = kind
+        if kind[0] == "i":
+            name, have = extend(e, name, access, value, True)
+        e.define(value, name, have, True)
+
+
+def gather(e: Emitter, ins: Ins, access: Access) -> None:
+    w = e.W
+    kind = element_type(e, access, ins.dst)
+    t, suffix = f"<{w} x {kind}>", f"v{w}{SHORT_NAMES.get(kind, kind)}"
+    e.declare(f"llvm.masked.gather.{suffix}.v{w}p0", t, f"<{w} x ptr>, i32, <{w} x i1>, {t}")
+    for i, value in enumerate(ins.dst):
+        if value < 0:
+            continue
+        pointers = vector_pointers(e, ins, access.space, i * access.size)
+        name = e.op(f"call {t} @llvm.masked.gather.{suffix}.v{w}p0(<{w} x ptr> {pointers}, i32 {access.size}, "
+                    f"<{w} x i1> {e.mask_vector()}, {t} zeroinitializer)")
+        have = kind
+        if kind[0] == "i":
+            name, have = extend(e, name, access, value, True)
+        e.define(value, name, have, True)
+
+
+# ---- stores ---------------------------------------------------------------------------------------
+@handles("st")
+def store(e: Emitter, ins: Ins) -> None:
+    access = decode(ins)
+    values = ins.src[1:]
+    if len(values) != access.count or len(ins.offsets) != 1:
+        raise invalid(f"`{ins.name}` with {len(values)} values", ins.line)
+    if access.space in ("param", "const"):
+        raise invalid(f"`{ins.name}` writes to a space that is read-only", ins.line)
+    order_before(e, access)
+    check(e, ins, access, WRITE)
+    if is_uniform(e, ins, access):
+        store_uniform(e, ins, access, values)
+    elif contiguous(e, ins, access):
+        store_contiguous(e, ins, access, values)
+    else:
+        scatter(e, ins, access, values)
+    if access.ordering != "weak":
+        e.put('call void asm sideeffect "", "~{memory}"()')
+
+
+def stored_type(e: Emitter, access: Access, values: list[Source]) -> str:
+    kind = LLVM_TYPE[access.kind]
+    kinds = {e.home[v][0] if isinstance(v, int) and v in e.home else "?" for v in values}
+    for real in ("float", "double"):
+        if BITS[real] == BITS[kind] and kinds == {real}:
+            return real
+    return f"i{BITS[kind]}"
+
+
+def last_lane(e: Emitter) -> str:
+    """The number of the last active lane: of several that store to one address, it wins."""
+    if e.mask is None:
+        return str(e.W - 1)
+    e.declare("llvm.ctlz.i32", "i32", "i32, i1")
+    zeros = e.op(f"call i32 @llvm.ctlz.i32(i32 {e.mask_bits()}, i1 true)")
+    return e.op(f"sub i32 31, {zeros}")
+
+
+def store_uniform(e: Emitter, ins: Ins, access: Access, values: list[Source]) -> None:
+    kind = stored_type(e, access, values)
+    for i, value in enumerate(values):
+        if e.shape(value) == 0:
+            name = e.scalar(value, kind)
+        else:
+            name = e.op(f"extractelement <{e.W} x {kind}> {e.vector(value, kind)}, i32 {last_lane(e)}")
+        e.put(f"store {kind} {name}, ptr {scalar_pointer(e, ins, access.space, i * access.size)}, align {access.size}")
+
+
+def interleave(e: Emitter, names: list[str], kind: str) -> str:
+    """Lanes' elements side by side: a0 b0 a1 b1 ..."""
+    w = e.W
+    n = len(names)
+    width = w
+    while len(names) > 1:
+        joined = []
+        both = ", ".join(f"i32 {i}" for i in range(2 * width))
+        for i in range(0, len(names), 2):
+            t = f"<{width} x {kind}>"
+            joined.append(e.op(f"shufflevector {t} {names[i]}, {t} {names[i + 1]}, <{2 * width} x i32> <{both}>"))
+        names, width = joined, 2 * width
+    order = ", ".join(f"i32 {element * w + lane}" for lane in range(w) for element in range(n))
+    t = f"<{w * n} x {kind}>"
+    return e.op(f"shufflevector {t} {names[0]}, {t} poison, <{w * n} x i32> <{order}>")
+
+
+def store_contiguous(e: Emitter, ins: Ins, access: Access, values: list[Source]) -> None:
+    n = access.count
+    kind = stored_type(e, access, values)
+    names = [e.vector(v, kind) for v in values]
+    data = interleave(e, names, kind) if n > 1 else names[0]
+    pointer = scalar_pointer(e, ins, access.space)
+    total = e.W * n
+    t = f"<{total} x {kind}>"
+    if e.mask is None:
+        e.put(f"store {t} {data}, ptr {pointer}, align {access.bytes}")
+        return
+    suffix = f"v{total}{SHORT_NAMES.get(kind, kind)}"
+    e.declare(f"llvm.masked.store.{suffix}.p0", "void", f"{t}, ptr, i32, <{total} x i1>")
+    e.put(f"call void @llvm.masked.store.{suffix}.p0({t} {data}, ptr {pointer}, i32 {access.bytes}, <{total} x i1> "
+          f"{replicated_mask(e, n)})")
+
+
+def scatter(e: Emitter, ins: Ins, access: Access, values: list[Source]) -> None:
+    w = e.W
+    kind = stored_type(e, access, values)
+    t, suffix = f"<{w} x {kind}>", f"v{w}{SHORT_NAMES.get(kind, kind)}"
+    e.declare(f"llvm.masked.scatter.{suffix}.v{w}p0", "void", f"{t}, <{w} x ptr>, i32, <{w} x i1>")
+    for i, value in enumerate(values):
+        pointers = vector_pointers(e, ins, access.space, i * access.size)
+        e.put(f"call void @llvm.masked.scatter.{suffix}.v{w}p0({t} {e.vector(value, kind)}, <{w} x ptr> {pointers}, "
+              f"i32 {access.size}, <{w} x i1> {e.mask_vector()})")
+
+
+@handles("cvta")
+def convert_address(e: Emitter, ins: Ins) -> None:
+    to = "to" in ins.mods
+    space = next((m.split("::")[0] for m in ins.mods if m.split("::")[0] in SPACES), "global")
+    if ins.mods[-1] not in ("u64", "u32"):
+        raise invalid(f"`{ins.name}` has no type", ins.line)
+    vector = e.is_vector(ins.dst[0])
+    name = e.value(ins.src[0], "i64", vector)
+    t = e.ty("i64", vector)
+    if space == "shared":
+        base = e.op("ptrtoint ptr %shared to i64")
+        base = e.splat(base, "i64") if vector else base
+        name = e.op(f"{'sub' if to else 'add'} {t} {name}, {base}")
+    elif space == "local":
+        base = e.splat(e.op("ptrtoint ptr %local to i64"), "i64")
+        base = e.op(f"add {t} {base}, {local_lanes(e)}")
+        name = e.op(f"{'sub' if to else 'add'} {t} {name}, {base}")
+    e.define(ins.dst[0], name, "i64", vector)
+
+
+@handles("membar", "fence")
+def fence(e: Emitter, ins: Ins) -> None:
+    if set(ins.mods) - {"gl", "cta", "sys", "sc", "acq_rel", "gpu", "cluster", "acquire", "release"}:
+        raise e.unsupported(ins)
+    e.put("fence seq_cst")
+
+
+@handles("prefetch", "prefetchu", "discard", "applypriority")
+def prefetch(e: Emitter, ins: Ins) -> None:
+    """Hints."""
+    if ins.op == "discard":
+        raise e.unsupported(ins)
