@@ -9,6 +9,7 @@ Keys: saxpy_ratio, matmul_naive_ratio, matmul_tiled_ratio   device time / gcc ti
 Both sides use the same number of threads and take turns; ratios are medians of paired ratios.  No proxy is involved.
 Needs gcc, NVRTC (nvidia-cuda-nvrtc), tinygrad, scikit-learn and clang.
 """
+# ruff: noqa: E501  (kernels' source text)
 
 from __future__ import annotations
 
@@ -80,38 +81,62 @@ def kernels(directory: Path, repetitions: int, threads: int) -> dict[str, float]
             ratios[name].append(ours[name] / theirs[name])
         shutil.rmtree(cache, ignore_errors=True)
     answers = {f"{name}_ratio": statistics.median(values) for name, values in ratios.items()}
-    return {**answers, **{f"compile_ms_{state}": statistics.median(values) for state, values in first.items()}}
+    return {
+        **answers,
+        **{f"compile_ms_{state}": statistics.median(values) for state, values in first.items()},
+    }
 
 
 def tinygrad_step(directory: Path, repetitions: int, threads: int, steps: int) -> float:
     """Median step on the device / median step on tinygrad's CPU device, steps after the first ten."""
     example, answer = str(ROOT / "examples" / "train_digits.py"), directory / "answer.json"
     arguments = [example, "--steps", str(steps), "--json", str(answer), "--quiet"]
-    common = {"XDG_CACHE_HOME": str(directory / "tinygrad"), "SINGULARITY_FAKE_CACHE": str(directory / "objects"),
-              "SINGULARITY_FAKE_THREADS": str(threads), "NUM_CPU_THREADS": str(threads), **cuda_environment()}
+    common = {
+        "XDG_CACHE_HOME": str(directory / "tinygrad"),
+        "SINGULARITY_FAKE_CACHE": str(directory / "objects"),
+        "SINGULARITY_FAKE_THREADS": str(threads),
+        "NUM_CPU_THREADS": str(threads),
+        **cuda_environment(),
+    }
 
     def step(command: list[str], device: str) -> float:
         run(command, {**common, "DEV": device})
         return statistics.median(json.loads(answer.read_text())["step_seconds"][10:])
 
-    return statistics.median(step(rank_command(False, arguments, python=True), "CUDA") / step([sys.executable, *arguments], "CPU")
-                             for _ in range(repetitions))
+    return statistics.median(
+        step(rank_command(False, arguments, python=True), "CUDA") / step([sys.executable, *arguments], "CPU")
+        for _ in range(repetitions)
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Speed of the in-memory device.")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="on both sides (default: all CPUs)")
+    parser.add_argument(
+        "--threads", type=int, default=os.cpu_count() or 1, help="on both sides (default: all CPUs)"
+    )
     parser.add_argument("--steps", type=int, default=60, help="of training, per repetition")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         results = kernels(directory, arguments.repetitions, arguments.threads)
-        results["tinygrad_step_ratio"] = tinygrad_step(directory, arguments.repetitions, arguments.threads, arguments.steps)
-    report("Speed of the in-memory device", results,
-           {"repetitions": arguments.repetitions, "threads": arguments.threads, "vector": 1 << 24, "matrix": 512,
-            "steps": arguments.steps, "cpus": os.cpu_count()}, arguments.json)
+        results["tinygrad_step_ratio"] = tinygrad_step(
+            directory, arguments.repetitions, arguments.threads, arguments.steps
+        )
+    report(
+        "Speed of the in-memory device",
+        results,
+        {
+            "repetitions": arguments.repetitions,
+            "threads": arguments.threads,
+            "vector": 1 << 24,
+            "matrix": 512,
+            "steps": arguments.steps,
+            "cpus": os.cpu_count(),
+        },
+        arguments.json,
+    )
 
 
 if __name__ == "__main__":

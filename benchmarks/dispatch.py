@@ -2,13 +2,14 @@
 
     python benchmarks/dispatch.py [--json] [--repetitions N] [--mebibytes N]
 
-Keys: enqueue_ns, native_enqueue_ns   one cuLaunchKernel, in bursts of 400 with a synchronisation after each
+Keys: enqueue_ns, native_enqueue_ns   one cuLaunchKernel, in bursts of 400, each then awaited
       ring_ns                          one message of launch size on transport/ring.h, between two processes
       launches_per_s                   40,000 launches and one synchronisation, through the proxy
-      rtt_us, pingpong_us              cuCtxSynchronize on an idle device; a round trip of two spinning processes
+      rtt_us, pingpong_us              cuCtxSynchronize on an idle device; the same between two spinning processes
       h2d_gbps d2h_gbps pinned_gbps    copies through the proxy: pageable both ways, page-locked to the device
       memcpy_gbps                      plain memcpy of the same size, in the same process
-Proxied, native and bare runs take turns; each value is the median over the repetitions.  Needs gcc and the source tree.
+Proxied, native and bare runs take turns; each value is the median over the repetitions.
+Needs gcc and the source tree.
 """
 
 from __future__ import annotations
@@ -40,13 +41,33 @@ def main() -> None:
             run([str(pair), str(result)])
             bare.append(read_values(result))
     through, direct, ring = medians(proxied), medians(native), medians(bare)
-    results = {"enqueue_ns": through["enqueue_ns"], "native_enqueue_ns": direct["enqueue_ns"], "ring_ns": ring["ring_ns"],
-               "launches_per_s": through["launches_per_s"], "rtt_us": through["rtt_us"], "pingpong_us": ring["pingpong_us"],
-               "h2d_gbps": through["h2d_gbps"], "d2h_gbps": through["d2h_gbps"], "pinned_gbps": through["pinned_gbps"],
-               "memcpy_gbps": through["memcpy_gbps"], "native_launches_per_s": direct["launches_per_s"],
-               "native_rtt_us": direct["rtt_us"], "native_h2d_gbps": direct["h2d_gbps"], "native_d2h_gbps": direct["d2h_gbps"]}
-    report("Cost of a driver call", results, {"repetitions": arguments.repetitions, "copy_mebibytes": arguments.mebibytes,
-                                              "burst": 400, "cpus": os.cpu_count()}, arguments.json)
+    results = {
+        "enqueue_ns": through["enqueue_ns"],
+        "native_enqueue_ns": direct["enqueue_ns"],
+        "ring_ns": ring["ring_ns"],
+        "launches_per_s": through["launches_per_s"],
+        "rtt_us": through["rtt_us"],
+        "pingpong_us": ring["pingpong_us"],
+        "h2d_gbps": through["h2d_gbps"],
+        "d2h_gbps": through["d2h_gbps"],
+        "pinned_gbps": through["pinned_gbps"],
+        "memcpy_gbps": through["memcpy_gbps"],
+        "native_launches_per_s": direct["launches_per_s"],
+        "native_rtt_us": direct["rtt_us"],
+        "native_h2d_gbps": direct["h2d_gbps"],
+        "native_d2h_gbps": direct["d2h_gbps"],
+    }
+    report(
+        "Cost of a driver call",
+        results,
+        {
+            "repetitions": arguments.repetitions,
+            "copy_mebibytes": arguments.mebibytes,
+            "burst": 400,
+            "cpus": os.cpu_count(),
+        },
+        arguments.json,
+    )
 
 
 if __name__ == "__main__":

@@ -2,11 +2,12 @@
 
     python benchmarks/overhead.py [--json] [--pairs N] [--threads N]
 
-Keys: tinygrad_ratio       a training step of examples/train_digits.py (TinyJit, CUDA graphs, one loss read back)
+Keys: tinygrad_ratio       a training step of examples/train_digits.py (TinyJit, graphs, loss read back)
       launch_bound_ratio   1,000 small launches and a synchronisation
       simulated_ratio      20 kernels of 0.5 ms that take device time and no CPU, and a synchronisation
-Two ranks are alive at once, one behind a proxy and one native, with as many device threads each.  They take turns, block by
-block; each ratio is the median over blocks of (median step proxied / median step native).  A ratio of 1.02 means 2 %.
+Two ranks are alive at once, one behind a proxy and one native, with as many device threads each.  They take
+turns, block by block; each ratio is the median over blocks of (median step proxied / median step native).
+A ratio of 1.02 means 2 %.
 """
 
 from __future__ import annotations
@@ -38,8 +39,10 @@ class Stepper:
             listener.bind(str(path))
             listener.listen(1)
             listener.settimeout(120)
-            self.process = subprocess.Popen(rank_command(proxied, program, python=workload == "tinygrad"),
-                                            env={**os.environ, **environment})
+            self.process = subprocess.Popen(
+                rank_command(proxied, program, python=workload == "tinygrad"),
+                env={**os.environ, **environment},
+            )
             self.connection, _ = listener.accept()
         self.connection.settimeout(300)
         self.answers = self.connection.makefile("r")
@@ -96,13 +99,28 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         compile_c("step_server.c", directory / "step_server", "-O2")
-        environment = {"SINGULARITY_FAKE_THREADS": str(arguments.threads), "SINGULARITY_FAKE_CACHE": str(directory / "objects"),
-                       "XDG_CACHE_HOME": str(directory), "DEV": "CUDA", **cuda_environment()}
+        environment = {
+            "SINGULARITY_FAKE_THREADS": str(arguments.threads),
+            "SINGULARITY_FAKE_CACHE": str(directory / "objects"),
+            "XDG_CACHE_HOME": str(directory),
+            "DEV": "CUDA",
+            **cuda_environment(),
+        }
         for workload in STEPS_PER_BLOCK:
-            results[f"{workload}_ratio"], results[f"{workload}_native_ms"] = compare(workload, arguments.pairs, directory, environment)
-    report("Step time through the proxy / natively", results,
-           {"pairs": arguments.pairs, "steps_per_block": str(STEPS_PER_BLOCK), "threads": arguments.threads, "cpus": os.cpu_count()},
-           arguments.json)
+            results[f"{workload}_ratio"], results[f"{workload}_native_ms"] = compare(
+                workload, arguments.pairs, directory, environment
+            )
+    report(
+        "Step time through the proxy / natively",
+        results,
+        {
+            "pairs": arguments.pairs,
+            "steps_per_block": str(STEPS_PER_BLOCK),
+            "threads": arguments.threads,
+            "cpus": os.cpu_count(),
+        },
+        arguments.json,
+    )
 
 
 if __name__ == "__main__":

@@ -31,19 +31,34 @@ def rank_command(proxied: bool, program: Sequence[str], *, python: bool = False)
 
 def compile_c(source: str, binary: Path, *flags: str) -> Path:
     """gcc, with the repository's root as include directory."""
-    command = ["gcc", "-std=gnu11", "-D_GNU_SOURCE", *flags, f"-I{ROOT}", str(HERE / "native" / source), "-o", str(binary), "-ldl", "-lm"]
+    command = [
+        "gcc",
+        "-std=gnu11",
+        "-D_GNU_SOURCE",
+        *flags,
+        f"-I{ROOT}",
+        str(HERE / "native" / source),
+        "-o",
+        str(binary),
+        "-ldl",
+        "-lm",
+    ]
     subprocess.run(command, check=True)
     return binary
 
 
 def run(command: Sequence[str], environment: Mapping[str, str] | None = None, timeout: float = 600) -> None:
-    done = subprocess.run(command, env={**os.environ, **(environment or {})}, timeout=timeout, capture_output=True, text=True)
+    done = subprocess.run(
+        command, env={**os.environ, **(environment or {})}, timeout=timeout, capture_output=True, text=True
+    )
     if done.returncode != 0:
-        raise SystemExit(f"{' '.join(command)} exited with {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        raise SystemExit(
+            f"{' '.join(command)} exited with {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+        )
 
 
 def read_values(path: Path) -> dict[str, float]:
-    """"key value" lines."""
+    """ "key value" lines."""
     return {key: float(value) for key, value in (line.split() for line in path.read_text().splitlines())}
 
 
@@ -64,7 +79,9 @@ def cuda_environment() -> dict[str, str]:
 def report(title: str, results: Mapping[str, float], stated: Mapping[str, object], as_json: bool) -> None:
     """One JSON object, or a table for people; `stated` are the inputs that the numbers depend on."""
     if as_json:
-        print(json.dumps({**{key: round(value, 4) for key, value in results.items()}, "inputs": dict(stated)}))
+        print(
+            json.dumps({**{key: round(value, 4) for key, value in results.items()}, "inputs": dict(stated)})
+        )
         return
     print(title)
     width = max(map(len, results))

@@ -82,8 +82,11 @@ def train(steps: int, optimizer_name: str, seed: int, batch: int, quiet: bool) -
     model = DigitNet()
     initialise(model, seed)
     parameters = nn.state.get_parameters(model)
-    optimizer = nn.optim.Adam(parameters, lr=0.003) if optimizer_name == "adam" else nn.optim.SGD(
-        parameters, lr=0.05, momentum=0.9)
+    optimizer = (
+        nn.optim.Adam(parameters, lr=0.003)
+        if optimizer_name == "adam"
+        else nn.optim.SGD(parameters, lr=0.05, momentum=0.9)
+    )
     step = make_step(model, optimizer)
     draw = np.random.default_rng(seed + 1)
     losses: list[float] = []
@@ -100,8 +103,15 @@ def train(steps: int, optimizer_name: str, seed: int, batch: int, quiet: bool) -
     final = accuracy(model, test_images, test_labels)
     if not quiet:
         print(f"test accuracy {100 * final:.2f} %", flush=True)
-    return {"optimizer": optimizer_name, "steps": steps, "seed": seed, "batch": batch,
-            "losses": [loss.hex() for loss in losses], "accuracy": final, "step_seconds": step_seconds}
+    return {
+        "optimizer": optimizer_name,
+        "steps": steps,
+        "seed": seed,
+        "batch": batch,
+        "losses": [loss.hex() for loss in losses],
+        "accuracy": final,
+        "step_seconds": step_seconds,
+    }
 
 
 def main() -> None:
@@ -110,7 +120,9 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64, help="images per step (default 64)")
     parser.add_argument("--optimizer", choices=("adam", "sgd"), default="adam")
     parser.add_argument("--seed", type=int, default=1, help="of split, weights and batches (default 1)")
-    parser.add_argument("--json", metavar="FILE", help="write losses (hexadecimal floats, exact) and accuracy there")
+    parser.add_argument(
+        "--json", metavar="FILE", help="write losses (hexadecimal floats, exact) and accuracy there"
+    )
     parser.add_argument("--quiet", action="store_true", help="print nothing")
     arguments = parser.parse_args()
     result = train(arguments.steps, arguments.optimizer, arguments.seed, arguments.batch, arguments.quiet)

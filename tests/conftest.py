@@ -22,7 +22,9 @@ def _cuda_wheel() -> Path:
     """The directory of NVIDIA's wheels (include/, lib/): NVRTC is a compiler and needs no device."""
     spec = importlib.util.find_spec("nvidia.cu13")
     if spec is None or not spec.submodule_search_locations:
-        pytest.fail("nvidia-cuda-nvrtc and nvidia-cuda-runtime are not installed: pip install '.[test,examples]'")
+        pytest.fail(
+            "nvidia-cuda-nvrtc and nvidia-cuda-runtime are not installed: pip install '.[test,examples]'"
+        )
     return Path(next(iter(spec.submodule_search_locations)))
 
 
@@ -55,11 +57,25 @@ def rank_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]
 def start_rank(rank_environment: dict[str, str]) -> StartRank:
     """`start_rank(mode, script, *arguments, env={})` starts a Python program; the caller ends it."""
 
-    def start(mode: str, script: Path, *arguments: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
-        command = [_launcher(), "--backend", "fake", *(["--no-proxy"] if mode == "native" else []),
-                   str(script), *arguments]
-        return subprocess.Popen(command, env={**rank_environment, **(env or {})}, text=True,
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    def start(
+        mode: str, script: Path, *arguments: str, env: dict[str, str] | None = None
+    ) -> subprocess.Popen[str]:
+        command = [
+            _launcher(),
+            "--backend",
+            "fake",
+            *(["--no-proxy"] if mode == "native" else []),
+            str(script),
+            *arguments,
+        ]
+        return subprocess.Popen(
+            command,
+            env={**rank_environment, **(env or {})},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
 
     return start
 
@@ -79,10 +95,16 @@ def _finish(process: subprocess.Popen[str], timeout: float) -> tuple[str, str, b
 
 @pytest.fixture(scope="session")
 def run_rank(start_rank: StartRank) -> RunRank:
-    """`run_rank(mode, script, *arguments, timeout=300, env={}, check=True)` runs a Python program to its end."""
+    """`run_rank(mode, script, *arguments, timeout=300, env={}, check=True)` runs a program to its end."""
 
-    def run(mode: str, script: Path, *arguments: str, timeout: float = 300.0, check: bool = True,
-            env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    def run(
+        mode: str,
+        script: Path,
+        *arguments: str,
+        timeout: float = 300.0,
+        check: bool = True,
+        env: dict[str, str] | None = None,
+    ) -> subprocess.CompletedProcess[str]:
         process = start_rank(mode, script, *arguments, env=env)
         stdout, stderr, in_time = _finish(process, timeout)
         said = f"{stdout[-2000:]}\n{stderr[-4000:]}"

@@ -1,4 +1,6 @@
-"""A rank that does one tinygrad training step whenever it is told to: tinygrad_steps.py SOCKET EXAMPLES_DIRECTORY
+"""A rank that does one tinygrad training step whenever it is told to.
+
+    tinygrad_steps.py SOCKET EXAMPLES_DIRECTORY
 
 Each byte that arrives is one step of examples/train_digits.py; the answer is its nanoseconds and a newline.
 """
@@ -10,8 +12,8 @@ import sys
 import time
 
 sys.path.insert(0, sys.argv[2])
-import train_digits  # noqa: E402
-from tinygrad import Context, Tensor, nn  # noqa: E402
+import train_digits
+from tinygrad import Context, Tensor, nn
 
 
 def main() -> None:

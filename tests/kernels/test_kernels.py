@@ -13,8 +13,11 @@ import pytest
 PROGRAMS = Path(__file__).parent / "programs"
 MODES = ("native", "proxied")
 # read from the text, so that collecting tests neither imports nor runs what belongs into a rank
-CASES = sorted(name for source in PROGRAMS.glob("*.py")
-               for name in re.findall(r"^@case\ndef (\w+)\(", source.read_text(), re.MULTILINE))
+CASES = sorted(
+    name
+    for source in PROGRAMS.glob("*.py")
+    for name in re.findall(r"^@case\ndef (\w+)\(", source.read_text(), re.MULTILINE)
+)
 
 
 @dataclass
@@ -33,15 +36,22 @@ def _run_all(run_rank: Any, mode: str, results: Path) -> Outcomes:
         results.unlink(missing_ok=True)
         outcomes.errors |= {line["case"]: line["error"] for line in lines if "error" in line}
         if lines and "started" in lines[-1]:
-            outcomes.errors[lines[-1]["case"]] = f"the rank ended with {done.returncode}\n{done.stderr[-3000:]}"
+            outcomes.errors[lines[-1]["case"]] = (
+                f"the rank ended with {done.returncode}\n{done.stderr[-3000:]}"
+            )
         elif not lines:
-            pytest.fail(f"no case ran ({mode}); the rank ended with {done.returncode}\n{done.stdout}\n{done.stderr[-3000:]}")
+            pytest.fail(
+                f"no case ran ({mode}); the rank ended with {done.returncode}\n"
+                f"{done.stdout}\n{done.stderr[-3000:]}"
+            )
         remaining = [name for name in remaining if name not in outcomes.errors]
     return outcomes
 
 
 @pytest.fixture(scope="module", params=MODES)
-def outcomes(request: pytest.FixtureRequest, run_rank: Any, tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
+def outcomes(
+    request: pytest.FixtureRequest, run_rank: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Outcomes:
     return _run_all(run_rank, request.param, tmp_path_factory.mktemp("kernels") / "results.jsonl")
 
 

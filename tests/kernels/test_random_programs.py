@@ -20,12 +20,24 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 HERE = Path(__file__).parent
-GCC = ["gcc", "-O0", "-std=gnu11", "-w", "-ffp-contract=off", "-fwrapv", "-frounding-math", "-fno-strict-aliasing", "-shared", "-fPIC"]
+GCC = [
+    "gcc",
+    "-O0",
+    "-std=gnu11",
+    "-w",
+    "-ffp-contract=off",
+    "-fwrapv",
+    "-frounding-math",
+    "-fno-strict-aliasing",
+    "-shared",
+    "-fPIC",
+]
 
 
 def _generator() -> ModuleType:
     spec = importlib.util.spec_from_file_location("random_programs", HERE / "random_programs.py")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
@@ -37,8 +49,35 @@ DTYPES = {"u": np.uint32, "w": np.uint64, "f": np.float32, "d": np.float64}
 SPECIALS = {
     "u": [0, 1, 2, 31, 32, 33, 255, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF],
     "w": [0, 1, 63, 64, 2**32 - 1, 2**32, 2**63 - 1, 2**63, 2**64 - 1],
-    "f": [0.0, -0.0, 1.0, -1.5, 0.5, np.inf, -np.inf, np.nan, 1e-45, 1.1754942e-38, 3.4028235e38, 2147483648.0, -3e9],
-    "d": [0.0, -0.0, 1.0, -2.5, np.inf, -np.inf, np.nan, 5e-324, 1.7976931348623157e308, 9.3e18, 4294967295.5, 1e-310],
+    "f": [
+        0.0,
+        -0.0,
+        1.0,
+        -1.5,
+        0.5,
+        np.inf,
+        -np.inf,
+        np.nan,
+        1e-45,
+        1.1754942e-38,
+        3.4028235e38,
+        2147483648.0,
+        -3e9,
+    ],
+    "d": [
+        0.0,
+        -0.0,
+        1.0,
+        -2.5,
+        np.inf,
+        -np.inf,
+        np.nan,
+        5e-324,
+        1.7976931348623157e308,
+        9.3e18,
+        4294967295.5,
+        1e-310,
+    ],
 }
 
 
@@ -81,11 +120,21 @@ class Worker:
             self.process.terminate()
             self.process.communicate(timeout=60)
 
-    def device(self, kind: str, text: str, inputs: dict[str, np.ndarray], block: int) -> dict[str, np.ndarray]:
-        source, given_file, result = (self.directory / name for name in ("program.txt", "inputs.npz", "outputs.npz"))
+    def device(
+        self, kind: str, text: str, inputs: dict[str, np.ndarray], block: int
+    ) -> dict[str, np.ndarray]:
+        source, given_file, result = (
+            self.directory / name for name in ("program.txt", "inputs.npz", "outputs.npz")
+        )
         source.write_text(text)
         np.savez(given_file, **inputs)
-        job = {kind: str(source), "inputs": str(given_file), "outputs": str(result), "threads": len(inputs["u"]), "block": block}
+        job = {
+            kind: str(source),
+            "inputs": str(given_file),
+            "outputs": str(result),
+            "threads": len(inputs["u"]),
+            "block": block,
+        }
         self.stream.write(json.dumps(job) + "\n")
         self.stream.flush()
         line = self.stream.readline()
@@ -99,7 +148,9 @@ class Worker:
 
     def oracle(self, text: str, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         library = self.directory / f"oracle{next(self.numbers)}.so"
-        subprocess.run([*GCC, "-x", "c", "-", "-o", str(library), "-lm"], input=text, text=True, check=True, timeout=60)
+        subprocess.run(
+            [*GCC, "-x", "c", "-", "-o", str(library), "-lm"], input=text, text=True, check=True, timeout=60
+        )
         loaded = ctypes.CDLL(str(library))
         outputs = {letter: np.zeros_like(array) for letter, array in inputs.items()}
         pointers = [ctypes.c_void_p(array.ctypes.data) for array in (*inputs.values(), *outputs.values())]
@@ -109,7 +160,9 @@ class Worker:
 
 
 @pytest.fixture(scope="module", params=("native", "proxied"))
-def worker(request: pytest.FixtureRequest, start_rank: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+def worker(
+    request: pytest.FixtureRequest, start_rank: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Worker]:
     worker = Worker(start_rank, request.param, tmp_path_factory.mktemp("fuzz"))
     yield worker
     worker.close()
@@ -125,12 +178,23 @@ def assert_same(got: dict[str, np.ndarray], expected: dict[str, np.ndarray], tex
             equal = mine == array
         if not equal.all():
             thread, register = map(int, np.argwhere(~equal)[0])
-            raise AssertionError(f"thread {thread}, register {letter}{register}: got {mine[thread, register]!r}, "
-                                 f"expected {array[thread, register]!r}\n{text}")
+            raise AssertionError(
+                f"thread {thread}, register {letter}{register}: got {mine[thread, register]!r}, "
+                f"expected {array[thread, register]!r}\n{text}"
+            )
 
 
-BUDGET = settings(max_examples=60, deadline=None, derandomize=True, database=None,
-                  suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture])
+BUDGET = settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+        HealthCheck.function_scoped_fixture,
+    ],
+)
 
 
 @pytest.mark.timeout(600)
@@ -144,7 +208,10 @@ def test_random_ptx_means_what_gcc_makes_of_it(worker: Worker, program: Any, see
 
 @pytest.mark.timeout(600)
 @BUDGET
-@given(program=random_programs.programs().filter(lambda program: program.is_cuda()), seed=st.integers(0, 2**32 - 1))
+@given(
+    program=random_programs.programs().filter(lambda program: program.is_cuda()),
+    seed=st.integers(0, 2**32 - 1),
+)
 def test_random_cuda_means_what_gcc_makes_of_it(worker: Worker, program: Any, seed: int) -> None:
     """The same, through NVRTC's optimiser, which emits other PTX than we would write."""
     inputs, text = make_inputs(seed, program.guard), program.cuda()

@@ -12,20 +12,25 @@ PROGRAMS = Path(__file__).parent / "programs"
 
 
 @pytest.fixture(scope="module", params=("native", "proxied"))
-def refusals(request: pytest.FixtureRequest, run_rank: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def refusals(
+    request: pytest.FixtureRequest, run_rank: Any, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
     answers = tmp_path_factory.mktemp("refusals") / "answers.json"
     done = run_rank(request.param, PROGRAMS / "refusals.py", str(answers))
     return {**json.loads(answers.read_text()), "output": done.stdout + done.stderr}
 
 
 def test_unknown_opcode_is_refused_by_name_and_line(refusals: dict[str, Any]) -> None:
-    """PTX with an opcode the device lacks fails to load with NOT_SUPPORTED, and the log says which and where."""
+    """PTX with an opcode the device lacks is NOT_SUPPORTED, and the log says which and where."""
     answer = refusals["unknown_opcode"]
     assert answer["code"] == 801
-    assert "frobnicate" in answer["log"] and "line 9" in answer["log"]
+    assert "frobnicate" in answer["log"]
+    assert "line 9" in answer["log"]
 
 
-@pytest.mark.parametrize("name", ["not_ptx", "missing_brace", "undeclared_register", "undefined_label", "wrong_type"])
+@pytest.mark.parametrize(
+    "name", ["not_ptx", "missing_brace", "undeclared_register", "undefined_label", "wrong_type"]
+)
 def test_malformed_ptx_is_refused(refusals: dict[str, Any], name: str) -> None:
     """PTX that no assembler would take is INVALID_PTX, with a line in the log."""
     assert refusals[name]["code"] == 218
@@ -49,5 +54,8 @@ def test_missing_kernel_is_not_found(refusals: dict[str, Any]) -> None:
 
 def test_printf_reaches_the_output(refusals: dict[str, Any]) -> None:
     """Device printf appears on the job's output, with its arguments formatted."""
-    for line in ("thread 0 of 3: -7 2.500 text 0x00ff 123456789012", "thread 2 of 3: -5 3.500 text 0x0101 123456789014"):
+    for line in (
+        "thread 0 of 3: -7 2.500 text 0x00ff 123456789012",
+        "thread 2 of 3: -5 3.500 text 0x0101 123456789014",
+    ):
         assert line in refusals["output"]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -15,16 +14,8 @@ PROGRAMS = Path(__file__).parent / "programs"
 MODES = ("native", "proxied")
 
 
-def _load_cases() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("tinygrad_operations", PROGRAMS / "operations.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-CASES: dict[str, Any] = _load_cases().CASES
+sys.path.insert(0, str(PROGRAMS))
+CASES: dict[str, Any] = importlib.import_module("operations").CASES
 
 
 def _finished(directory: Path, name: str) -> bool:
@@ -37,12 +28,24 @@ def results(request: pytest.FixtureRequest, run_rank: Any, tmp_path_factory: pyt
     directory = tmp_path_factory.mktemp(f"operations-{request.param}")
     remaining = list(CASES)
     while remaining:
-        done = run_rank(request.param, PROGRAMS / "run_operations.py", str(directory), *remaining, timeout=540, check=False)
+        done = run_rank(
+            request.param,
+            PROGRAMS / "run_operations.py",
+            str(directory),
+            *remaining,
+            timeout=540,
+            check=False,
+        )
         started = (directory / "started").read_text() if (directory / "started").exists() else None
         if started is None:
-            pytest.fail(f"no operation ran; the rank ended with {done.returncode}\n{done.stdout}\n{done.stderr[-3000:]}")
+            pytest.fail(
+                f"no operation ran; the rank ended with {done.returncode}\n"
+                f"{done.stdout}\n{done.stderr[-3000:]}"
+            )
         if started and not _finished(directory, started):
-            (directory / f"{started}.error").write_text(f"the rank ended with {done.returncode}\n{done.stderr[-3000:]}")
+            (directory / f"{started}.error").write_text(
+                f"the rank ended with {done.returncode}\n{done.stderr[-3000:]}"
+            )
         remaining = [name for name in remaining if not _finished(directory, name)]
     return directory
 
@@ -59,4 +62,6 @@ def test_operation_agrees_with_numpy(results: Path, name: str) -> None:
     if expected.dtype.kind in "iub" and got.dtype.kind in "iub":
         np.testing.assert_array_equal(got, expected)
     else:
-        np.testing.assert_allclose(got.astype(np.float64), expected.astype(np.float64), rtol=case.relative, atol=case.absolute)
+        np.testing.assert_allclose(
+            got.astype(np.float64), expected.astype(np.float64), rtol=case.relative, atol=case.absolute
+        )

@@ -1,4 +1,4 @@
-"""A tinygrad network trained on the in-memory device: through a proxy as natively, and as tinygrad's own CPU device has it."""
+"""A tinygrad network trained on the in-memory device: proxied as natively, and as tinygrad's CPU does."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def trained(run_rank: Any, rank_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """`trained(where, optimizer)`: losses and accuracy of a run, natively, proxied, or on tinygrad's CPU device."""
+    """`trained(where, optimizer)`: a run's losses and accuracy: native, proxied, or on tinygrad's CPU."""
     directory, known = tmp_path_factory.mktemp("training"), {}
 
     def train(where: str, optimizer: str) -> dict[str, Any]:
@@ -33,7 +33,12 @@ def trained(run_rank: Any, rank_environment: dict[str, str], tmp_path_factory: p
             if where == "cpu":
                 if shutil.which("clang") is None:
                     pytest.skip("tinygrad's CPU device needs clang")
-                subprocess.run([sys.executable, str(EXAMPLE), *arguments], check=True, timeout=240, env={**rank_environment, "DEV": "CPU"})
+                subprocess.run(
+                    [sys.executable, str(EXAMPLE), *arguments],
+                    check=True,
+                    timeout=240,
+                    env={**rank_environment, "DEV": "CPU"},
+                )
             else:
                 run_rank(where, EXAMPLE, *arguments, timeout=280)
             known[where, optimizer] = _read(answer)

@@ -1,4 +1,5 @@
 """Whole small algorithms, as people write them."""
+# ruff: noqa: E501  (kernels' source text)
 
 from __future__ import annotations
 
@@ -78,20 +79,33 @@ def work_efficient_scan(device: Device) -> None:
 
 @case
 def naive_matmul(device: Device) -> None:
-    module = device.build(r"""
+    module = device.build(
+        r"""
     extern "C" __global__ void mm(const float *a, const float *b, float *c, int m, int n, int k) {
       int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y * blockDim.y + threadIdx.y;
       if (x >= n || y >= m) return;
       float s = 0; for (int i = 0; i < k; ++i) s += a[y * k + i] * b[i * n + x];
-      c[y * n + x] = s; }""", "--fmad=false")
+      c[y * n + x] = s; }""",
+        "--fmad=false",
+    )
     rng = np.random.default_rng(1)
     a, b = rng.standard_normal((67, 45)).astype(np.float32), rng.standard_normal((45, 83)).astype(np.float32)
     expected = np.zeros((67, 83), np.float32)
     for i in range(45):
-        expected += a[:, i:i + 1] * b[i]
+        expected += a[:, i : i + 1] * b[i]
     for block in ((16, 16), (32, 4), (7, 9)):
         out = device.zeros((67, 83), np.float32)
-        module.run("mm", (-(-83 // block[0]), -(-67 // block[1])), block, device.put(a), device.put(b), out, 67, 83, 45)
+        module.run(
+            "mm",
+            (-(-83 // block[0]), -(-67 // block[1])),
+            block,
+            device.put(a),
+            device.put(b),
+            out,
+            67,
+            83,
+            45,
+        )
         same(out.numpy(), expected)
 
 
@@ -118,7 +132,15 @@ def tiled_matmul(device: Device) -> None:
         exact = a.astype(np.float64) @ b.astype(np.float64)
         for tile in (8, 16, 32):
             out = device.zeros((n, n), np.float32)
-            module.run(f"mm{tile}", (-(-n // tile), -(-n // tile)), (tile, tile), device.put(a), device.put(b), out, n)
+            module.run(
+                f"mm{tile}",
+                (-(-n // tile), -(-n // tile)),
+                (tile, tile),
+                device.put(a),
+                device.put(b),
+                out,
+                n,
+            )
             close(out.numpy(), exact, 1e-5, 1e-4)
 
 
@@ -159,13 +181,16 @@ def bitonic_sort(device: Device) -> None:
 
 @case
 def mandelbrot(device: Device) -> None:
-    module = device.build(r"""
+    module = device.build(
+        r"""
     extern "C" __global__ void mandelbrot(int *out, int width, int height, int limit) {
       int px = blockIdx.x * blockDim.x + threadIdx.x, py = blockIdx.y * blockDim.y + threadIdx.y;
       if (px >= width || py >= height) return;
       float cx = -2.0f + 2.75f * px / width, cy = -1.25f + 2.5f * py / height, x = 0, y = 0; int k = 0;
       while (x * x + y * y <= 4.0f && k < limit) { float t = x * x - y * y + cx; y = 2 * x * y + cy; x = t; ++k; }
-      out[py * width + px] = k; }""", "--fmad=false")
+      out[py * width + px] = k; }""",
+        "--fmad=false",
+    )
     width, height, limit = 90, 61, 200
     out = device.zeros((height, width), np.int32)
     module.run("mandelbrot", (3, 8), (32, 8), out, width, height, limit)
@@ -201,20 +226,23 @@ def game_of_life(device: Device) -> None:
 
 @case
 def convolution_with_halo(device: Device) -> None:
-    module = device.build(r"""
+    module = device.build(
+        r"""
     __constant__ float tap[5] = {0.0625f, 0.25f, 0.375f, 0.25f, 0.0625f};
     extern "C" __global__ void blur(const float *in, float *out, int n) {
       __shared__ float cell[128 + 4]; int t = threadIdx.x, i = blockIdx.x * 128 + t;
       cell[t + 2] = i < n ? in[i] : 0;
       if (t < 2) { cell[t] = i >= 2 ? in[i - 2] : 0; int j = i + 128; cell[t + 130] = j < n ? in[j] : 0; }
       __syncthreads();
-      if (i < n) { float s = 0; for (int k = 0; k < 5; ++k) s += tap[k] * cell[t + k]; out[i] = s; } }""", "--fmad=false")
+      if (i < n) { float s = 0; for (int k = 0; k < 5; ++k) s += tap[k] * cell[t + k]; out[i] = s; } }""",
+        "--fmad=false",
+    )
     given = np.random.default_rng(1).standard_normal(1000).astype(np.float32)
     out = device.zeros(1000, np.float32)
     module.run("blur", 8, 128, device.put(given), out, 1000)
     padded, expected = np.pad(given, 2), np.zeros(1000, np.float32)
     for k, tap in enumerate(np.array([0.0625, 0.25, 0.375, 0.25, 0.0625], np.float32)):
-        expected += tap * padded[k:k + 1000]
+        expected += tap * padded[k : k + 1000]
     same(out.numpy(), expected)
 
 
@@ -239,7 +267,8 @@ def random_numbers_by_xorshift(device: Device) -> None:
 
 @case
 def softmax_of_rows(device: Device) -> None:
-    module = device.build(r"""
+    module = device.build(
+        r"""
     extern "C" __global__ void softmax(const float *in, float *out, int n) {
       __shared__ float shared[8]; int t = threadIdx.x; const float *row = in + blockIdx.x * n;
       float top = -INFINITY; for (int i = t; i < n; i += blockDim.x) top = fmaxf(top, row[i]);
@@ -254,7 +283,9 @@ def softmax_of_rows(device: Device) -> None:
       __syncthreads();
       sum = 0; for (int w = 0; w < blockDim.x / 32; ++w) sum += shared[w];
       for (int i = t; i < n; i += blockDim.x) out[blockIdx.x * n + i] = expf(row[i] - top) / sum; }""".replace(
-        "INFINITY", "__int_as_float(0x7f800000)"))
+            "INFINITY", "__int_as_float(0x7f800000)"
+        )
+    )
     given = (np.random.default_rng(1).standard_normal((6, 777)) * 5).astype(np.float32)
     out = device.zeros((6, 777), np.float32)
     module.run("softmax", 6, 128, device.put(given), out, 777)
@@ -265,6 +296,7 @@ def softmax_of_rows(device: Device) -> None:
 @case
 def tensor_core_product(device: Device) -> None:
     """mma.sync.m16n8k16 on float16 and bfloat16, m16n8k8 on tf32, with the fragment layout of the PTX ISA."""
+
     def fragment(kind: str, load: str, k: int, kind_bits: int) -> str:
         return f"""extern "C" __global__ void {kind}(const {load} *a, const {load} *b, const float *c, float *d) {{
           int lane = threadIdx.x, g = lane >> 2, t = lane & 3; unsigned ra[4], rb[2]; float rd[4];
@@ -278,8 +310,11 @@ def tensor_core_product(device: Device) -> None:
               "f"(c0), "f"(c1), "f"(c2), "f"(c3));
           d[g * 8 + 2 * t] = rd[0]; d[g * 8 + 2 * t + 1] = rd[1]; d[(g + 8) * 8 + 2 * t] = rd[2]; d[(g + 8) * 8 + 2 * t + 1] = rd[3]; }}"""
 
-    module = device.build(fragment("f16", "unsigned short", 16, 16) + fragment("bf16", "unsigned short", 16, 16)
-                          + fragment("tf32", "unsigned", 8, 32))
+    module = device.build(
+        fragment("f16", "unsigned short", 16, 16)
+        + fragment("bf16", "unsigned short", 16, 16)
+        + fragment("tf32", "unsigned", 8, 32)
+    )
     rng = np.random.default_rng(1)
     for kind, k in (("f16", 16), ("bf16", 16), ("tf32", 8)):
         # small integers: exact in every format, so the sum is exact whatever its order
@@ -291,5 +326,7 @@ def tensor_core_product(device: Device) -> None:
         else:
             bits = [x.astype(np.float32).view(np.uint32) for x in (a, b)]
         out = device.zeros((16, 8), np.float32)
-        module.run(kind, 1, 32, device.put(bits[0]), device.put(bits[1]), device.put(c.astype(np.float32)), out)
+        module.run(
+            kind, 1, 32, device.put(bits[0]), device.put(bits[1]), device.put(c.astype(np.float32)), out
+        )
         same(out.numpy(), (a @ b.T + c).astype(np.float32))

@@ -1,4 +1,5 @@
 """Atomics on global and shared memory; floating point only where every order gives the same sum."""
+# ruff: noqa: E501  (kernels' source text)
 
 from __future__ import annotations
 
@@ -17,15 +18,31 @@ def integer_atomics(device: Device) -> None:
       atomicAdd(wide, (unsigned long long)(long long)x * 1000000007ull); atomicMax(wide + 1, (unsigned long long)(unsigned)x << 20); }""")
     given = np.random.default_rng(1).integers(-(2**30), 2**30, 3001).astype(np.int32)
     cell = device.put(np.array([5, 5, 2**31 - 1, -(2**31)], np.int32))
-    ucell, wide = device.put(np.array([2**32 - 1, 0, 2**32 - 1, 0, 0, 0, 0], np.uint32)), device.zeros(2, np.uint64)
+    ucell, wide = (
+        device.put(np.array([2**32 - 1, 0, 2**32 - 1, 0, 0, 0, 0], np.uint32)),
+        device.zeros(2, np.uint64),
+    )
     module.run("f", 25, 128, device.put(given), cell, ucell, wide, 3001)
     u, total = given.view(np.uint32), int(given.astype(np.int64).sum())
     decremented = 0
     for _ in range(3001):
         decremented = 6 if decremented == 0 or decremented > 6 else decremented - 1
     same(cell.numpy(), np.array([total + 5, 5 - total, given.min(), given.max()]).astype(np.int32))
-    same(ucell.numpy(), np.array([u.min(), u.max(), np.bitwise_and.reduce(u | np.uint32(0xFF00)), np.bitwise_or.reduce(u & np.uint32(255)),
-                                  np.bitwise_xor.reduce(u), 3001 % 10, decremented], np.uint32))
+    same(
+        ucell.numpy(),
+        np.array(
+            [
+                u.min(),
+                u.max(),
+                np.bitwise_and.reduce(u | np.uint32(0xFF00)),
+                np.bitwise_or.reduce(u & np.uint32(255)),
+                np.bitwise_xor.reduce(u),
+                3001 % 10,
+                decremented,
+            ],
+            np.uint32,
+        ),
+    )
     same(wide.numpy(), np.array([total * 1000000007 % 2**64, int(u.max()) << 20], np.uint64))
 
 
@@ -35,7 +52,11 @@ def values_returned_by_atomics(device: Device) -> None:
     extern "C" __global__ void f(int *counter, int *ticket, int *last, int n) {
       int i = blockIdx.x * blockDim.x + threadIdx.x; if (i >= n) return;
       ticket[i] = atomicAdd(counter, 1); last[i] = atomicExch(counter + 1, i + 1); }""")
-    counter, ticket, last = device.zeros(2, np.int32), device.zeros(1000, np.int32), device.zeros(1000, np.int32)
+    counter, ticket, last = (
+        device.zeros(2, np.int32),
+        device.zeros(1000, np.int32),
+        device.zeros(1000, np.int32),
+    )
     module.run("f", 10, 128, counter, ticket, last, 1000)
     same(np.sort(ticket.numpy()), np.arange(1000, dtype=np.int32))
     chain = np.sort(np.append(last.numpy(), counter.numpy()[1]))
@@ -67,7 +88,9 @@ def float_atomics(device: Device) -> None:
     extern "C" __global__ void f(const float *in, float *sum, double *wide, __half *half, int n) {
       int i = blockIdx.x * blockDim.x + threadIdx.x; if (i >= n) return;
       atomicAdd(sum + i % 7, in[i]); atomicAdd(wide, (double)in[i] * 0.25); if (i < 500) atomicAdd(half, __float2half(1.0f)); }""")
-    given = np.random.default_rng(1).integers(-1000, 1000, 4000).astype(np.float32)  # sums are exact in any order
+    given = (
+        np.random.default_rng(1).integers(-1000, 1000, 4000).astype(np.float32)
+    )  # sums are exact in any order
     total, wide, half = device.zeros(7, np.float32), device.zeros(1, np.float64), device.zeros(2, np.float16)
     module.run("f", 32, 128, device.put(given), total, wide, half, 4000)
     same(total.numpy(), np.array([given[k::7].sum(dtype=np.float64) for k in range(7)], np.float32))

@@ -1,4 +1,5 @@
 """Divergence: loops, breaks, switches, early exits around barriers, odd shapes of grids and blocks."""
+# ruff: noqa: E501  (kernels' source text)
 
 from __future__ import annotations
 
@@ -214,13 +215,20 @@ def grids_and_blocks_of_three_dimensions(device: Device) -> None:
                      + 65536 * blockIdx.y + 1048576 * blockIdx.z + 16777216u * gridDim.z;
       out[block * size + thread] = value;
     }""")
-    shapes = (((3, 2, 4), (5, 3, 2)), ((1, 1, 7), (1, 1, 33)), ((2, 5), (16, 16)), ((9,), (2, 31, 1)), ((1, 3), (7, 9, 5)))
+    shapes = (
+        ((3, 2, 4), (5, 3, 2)),
+        ((1, 1, 7), (1, 1, 33)),
+        ((2, 5), (16, 16)),
+        ((9,), (2, 31, 1)),
+        ((1, 3), (7, 9, 5)),
+    )
     for grid, block in shapes:
         g, b = (*grid, 1, 1)[:3], (*block, 1, 1)[:3]
         out = device.zeros(int(np.prod(g) * np.prod(b)), U32)
         module.run("where", grid, block, out)
-        bz, by, bx, tz, ty, tx = np.meshgrid(*(np.arange(n, dtype=U32) for n in (g[2], g[1], g[0], b[2], b[1], b[0])),
-                                             indexing="ij")
+        bz, by, bx, tz, ty, tx = np.meshgrid(
+            *(np.arange(n, dtype=U32) for n in (g[2], g[1], g[0], b[2], b[1], b[0])), indexing="ij"
+        )
         value = tx + 16 * ty + 512 * tz + 4096 * bx + 65536 * by + 1048576 * bz + U32(16777216 * g[2])
         same(out.numpy(), value.astype(U32).ravel())
 
@@ -241,8 +249,25 @@ def odd_block_sizes(device: Device) -> None:
 
 @case
 def switch_statement(device: Device) -> None:
-    arms = "\n".join(f"        case {k}: r = {code}; break;" for k, code in enumerate(
-        ("x + 1", "x * 3", "x ^ 0x55", "x >> 2", "-x", "x & 15", "x | 256", "x - 100", "x * x", "~x", "x / 7", "x % 7")))
+    arms = "\n".join(
+        f"        case {k}: r = {code}; break;"
+        for k, code in enumerate(
+            (
+                "x + 1",
+                "x * 3",
+                "x ^ 0x55",
+                "x >> 2",
+                "-x",
+                "x & 15",
+                "x | 256",
+                "x - 100",
+                "x * x",
+                "~x",
+                "x / 7",
+                "x % 7",
+            )
+        )
+    )
     module = device.build(f"""
     extern "C" __global__ void arms(const int *in, int *out, int n) {{
       int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -258,7 +283,20 @@ def switch_statement(device: Device) -> None:
     out = device.zeros(500, np.int32)
     module.run("arms", 4, 128, device.put(x), out, 500)
     quotient = np.trunc(x / 7).astype(np.int32)
-    choices = [x + 1, x * 3, x ^ 0x55, x >> 2, -x, x & 15, x | 256, x - 100, x * x, ~x, quotient, x - 7 * quotient]
+    choices = [
+        x + 1,
+        x * 3,
+        x ^ 0x55,
+        x >> 2,
+        -x,
+        x & 15,
+        x | 256,
+        x - 100,
+        x * x,
+        ~x,
+        quotient,
+        x - 7 * quotient,
+    ]
     which = np.arange(500) % 16
     expected = np.full(500, -7, np.int32)
     for k, values in enumerate(choices):
@@ -307,11 +345,14 @@ def indexed_branch(device: Device) -> None:
 
 @case
 def grid_stride_loop(device: Device) -> None:
-    module = device.build(r"""
+    module = device.build(
+        r"""
     extern "C" __global__ void axpy(float a, const float *x, const float *y, float *z, long long n) {
       for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < n; i += (long long)gridDim.x * blockDim.x)
         z[i] = a * x[i] + y[i];
-    }""", "--fmad=false")
+    }""",
+        "--fmad=false",
+    )
     rng = np.random.default_rng(7)
     x, y = (rng.standard_normal(100_003).astype(np.float32) for _ in range(2))
     out = device.zeros(100_003, np.float32)
@@ -321,7 +362,8 @@ def grid_stride_loop(device: Device) -> None:
 
 @case
 def noinline_functions(device: Device) -> None:
-    module = device.build(r"""
+    module = device.build(
+        r"""
     __device__ __noinline__ int mix(int a, int b) { return (a ^ (b << 3)) + b * 5; }
     __device__ __noinline__ void both(int a, int *low, int *high) { *low = mix(a, 7); *high = mix(7, a); }
     __device__ __noinline__ float power(float x, int n) { float r = 1; for (int i = 0; i < n; ++i) r *= x; return r; }
@@ -332,7 +374,9 @@ def noinline_functions(device: Device) -> None:
       if (in[i] & 1) both(in[i], &low, &high); else { low = mix(1, in[i]); high = 3; }
       out[i] = low * 2 - high;
       f[i] = power(1.0f + in[i] * 0.001f, i % 9);
-    }""", "--fmad=false")
+    }""",
+        "--fmad=false",
+    )
     given = np.random.default_rng(8).integers(-500, 500, 300).astype(np.int32)
     out, powers = device.zeros(300, np.int32), device.zeros(300, np.float32)
     module.run("calls", 3, 128, device.put(given), out, powers, 300)

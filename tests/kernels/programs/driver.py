@@ -33,7 +33,9 @@ class Buffer:
 
     def numpy(self) -> np.ndarray:
         out = np.empty(self.shape, self.dtype)
-        self.device.call("cuMemcpyDtoH_v2", c_void_p(out.ctypes.data), c_uint64(self.pointer), c_size_t(out.nbytes))
+        self.device.call(
+            "cuMemcpyDtoH_v2", c_void_p(out.ctypes.data), c_uint64(self.pointer), c_size_t(out.nbytes)
+        )
         return out
 
 
@@ -54,19 +56,24 @@ class Module:
     def variable(self, name: str, dtype: Any, shape: tuple[int, ...]) -> Buffer:
         """A __device__ or __constant__ variable."""
         pointer, size = c_uint64(), c_size_t()
-        self.device.call("cuModuleGetGlobal_v2", byref(pointer), byref(size), self.handle, c_char_p(name.encode()))
+        self.device.call(
+            "cuModuleGetGlobal_v2", byref(pointer), byref(size), self.handle, c_char_p(name.encode())
+        )
         buffer = Buffer(self.device, pointer.value, shape, np.dtype(dtype))
         if size.value != buffer.nbytes:
             raise AssertionError(f"{name} has {size.value} bytes, not {buffer.nbytes}")
         return buffer
 
-    def launch(self, name: str, grid: Dim, block: Dim, *arguments: Any, shared: int = 0,
-               cooperative: bool = False) -> None:
+    def launch(
+        self, name: str, grid: Dim, block: Dim, *arguments: Any, shared: int = 0, cooperative: bool = False
+    ) -> None:
         values, pointers = _pack(arguments)
         sizes = [*_three(grid), *_three(block)]
         call = "cuLaunchCooperativeKernel" if cooperative else "cuLaunchKernel"
         tail: tuple[Any, ...] = () if cooperative else (None,)
-        self.device.call(call, self.function(name), *(c_uint(s) for s in sizes), c_uint(shared), None, pointers, *tail)
+        self.device.call(
+            call, self.function(name), *(c_uint(s) for s in sizes), c_uint(shared), None, pointers, *tail
+        )
         del values
 
     def run(self, name: str, grid: Dim, block: Dim, *arguments: Any, shared: int = 0) -> None:
@@ -106,8 +113,11 @@ class Device:
         program = c_void_p()
         rtc = self.nvrtc
         code = rtc.nvrtcCreateProgram(byref(program), source.encode(), b"case.cu", 0, None, None)
-        flags = ["--gpu-architecture=compute_120", f"-I{os.environ.get('CUDA_PATH', '/usr/local/cuda')}/include",
-                 *options]
+        flags = [
+            "--gpu-architecture=compute_120",
+            f"-I{os.environ.get('CUDA_PATH', '/usr/local/cuda')}/include",
+            *options,
+        ]
         raw = (c_char_p * len(flags))(*(flag.encode() for flag in flags))
         code = code or rtc.nvrtcCompileProgram(program, len(flags), raw)
         size = c_size_t()
@@ -133,7 +143,9 @@ class Device:
     def put(self, array: np.ndarray) -> Buffer:
         array = np.ascontiguousarray(array)
         buffer = self.empty(array.shape, array.dtype)
-        self.call("cuMemcpyHtoD_v2", c_uint64(buffer.pointer), c_void_p(array.ctypes.data), c_size_t(array.nbytes))
+        self.call(
+            "cuMemcpyHtoD_v2", c_uint64(buffer.pointer), c_void_p(array.ctypes.data), c_size_t(array.nbytes)
+        )
         return buffer
 
     def empty(self, shape: int | tuple[int, ...], dtype: Any) -> Buffer:
@@ -187,8 +199,7 @@ def case(function: Case) -> Case:
 def same(got: np.ndarray, expected: np.ndarray) -> None:
     """Bit-identical, except that all NaNs are one."""
     expected = np.asarray(expected)
-    assert got.dtype == expected.dtype and got.shape == expected.shape, (got.dtype, expected.dtype, got.shape,
-                                                                         expected.shape)
+    assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
     if got.dtype.kind == "f":
         unsigned = np.dtype(f"u{got.dtype.itemsize}")
         equal = (got.view(unsigned) == expected.view(unsigned)) | (np.isnan(got) & np.isnan(expected))
@@ -197,8 +208,10 @@ def same(got: np.ndarray, expected: np.ndarray) -> None:
     if not equal.all():
         where = np.argwhere(~equal)
         first = tuple(where[0])
-        raise AssertionError(f"{len(where)} of {equal.size} differ; first at {tuple(map(int, first))}: "
-                             f"got {got[first]!r}, expected {expected[first]!r}")
+        raise AssertionError(
+            f"{len(where)} of {equal.size} differ; first at {tuple(map(int, first))}: "
+            f"got {got[first]!r}, expected {expected[first]!r}"
+        )
 
 
 def close(got: np.ndarray, expected: np.ndarray, relative: float, absolute: float = 0.0) -> None:

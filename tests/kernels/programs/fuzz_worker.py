@@ -2,8 +2,8 @@
 
     fuzz_worker.py SOCKET
 
-Per line of JSON: {"ptx": file, or "cuda": file; "inputs": npz; "outputs": npz; "threads": n; "block": size}; the answer is one
-line: {"error": null or text}.
+Per line of JSON: {"ptx": file, or "cuda": file; "inputs": npz; "outputs": npz; "threads": n; "block": size};
+the answer is one line: {"error": null or text}.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
-import driver  # noqa: E402
+import driver
 
 
 def run(device: driver.Device, job: dict[str, object]) -> None:
@@ -32,7 +32,10 @@ def run(device: driver.Device, job: dict[str, object]) -> None:
     sources = [device.put(given[letter]) for letter in "uwfd"]
     targets = [device.zeros(given[letter].shape, given[letter].dtype) for letter in "uwfd"]
     module.run("fuzz", -(-threads // block), block, *sources, *targets, threads)
-    np.savez(str(job["outputs"]), **{letter: target.numpy() for letter, target in zip("uwfd", targets, strict=True)})
+    np.savez(
+        str(job["outputs"]),
+        **{letter: target.numpy() for letter, target in zip("uwfd", targets, strict=True)},
+    )
     for buffer in (*sources, *targets):
         device.free(buffer)
     module.unload()

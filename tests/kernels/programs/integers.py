@@ -1,4 +1,5 @@
 """Integer corner cases; expectations are Python integers of any size, reduced to the type's width."""
+# ruff: noqa: E501  (kernels' source text)
 
 from __future__ import annotations
 
@@ -7,10 +8,48 @@ from collections.abc import Callable
 import numpy as np
 from driver import Device, case, same
 
-EDGES32 = [0, 1, 2, 3, 5, 7, 31, 32, 33, 63, 64, 127, 128, 255, 256, 32767, 32768, 65535, 65536, 0x55555555,
-           0x7FFFFFFE, 0x7FFFFFFF, 0x80000000, 0x80000001, 0xAAAAAAAA, 0xFFFF0000, 0xFFFFFFFE, 0xFFFFFFFF]
-EDGES64 = [*EDGES32, 1 << 32, (1 << 32) + 1, 1 << 62, (1 << 63) - 1, 1 << 63, (1 << 63) + 1, (1 << 64) - 1,
-           0x123456789ABCDEF0, 0xFEDCBA9876543210]
+EDGES32 = [
+    0,
+    1,
+    2,
+    3,
+    5,
+    7,
+    31,
+    32,
+    33,
+    63,
+    64,
+    127,
+    128,
+    255,
+    256,
+    32767,
+    32768,
+    65535,
+    65536,
+    0x55555555,
+    0x7FFFFFFE,
+    0x7FFFFFFF,
+    0x80000000,
+    0x80000001,
+    0xAAAAAAAA,
+    0xFFFF0000,
+    0xFFFFFFFE,
+    0xFFFFFFFF,
+]
+EDGES64 = [
+    *EDGES32,
+    1 << 32,
+    (1 << 32) + 1,
+    1 << 62,
+    (1 << 63) - 1,
+    1 << 63,
+    (1 << 63) + 1,
+    (1 << 64) - 1,
+    0x123456789ABCDEF0,
+    0xFEDCBA9876543210,
+]
 
 
 def signed(value: int, bits: int) -> int:
@@ -24,7 +63,9 @@ def pairs(edges: list[int], bits: int) -> tuple[np.ndarray, np.ndarray]:
     return np.array([a for a, _ in grid], kind), np.array([b for _, b in grid], kind)
 
 
-def binary(device: Device, bits: int, edges: list[int], expressions: dict[str, Callable[[int, int], int]]) -> None:
+def binary(
+    device: Device, bits: int, edges: list[int], expressions: dict[str, Callable[[int, int], int]]
+) -> None:
     """Every expression (CUDA C on unsigned a, b and signed x, y) against its Python meaning."""
     unsigned, signed_type = ("unsigned", "int") if bits == 32 else ("unsigned long long", "long long")
     rows = "\n".join(f"  out[{k} * n + i] = ({unsigned})({text});" for k, text in enumerate(expressions))
@@ -38,12 +79,16 @@ def binary(device: Device, bits: int, edges: list[int], expressions: dict[str, C
     module.run("f", (len(a) + 127) // 128, 128, device.put(a), device.put(b), out, len(a))
     got = out.numpy()
     for row, (text, meaning) in enumerate(expressions.items()):
-        expected = np.array([meaning(int(p), int(q)) & ((1 << bits) - 1) for p, q in zip(a, b, strict=True)], a.dtype)
+        expected = np.array(
+            [meaning(int(p), int(q)) & ((1 << bits) - 1) for p, q in zip(a, b, strict=True)], a.dtype
+        )
         try:
             same(got[row], expected)
         except AssertionError as problem:
             where = int(np.argmax(got[row] != expected))
-            raise AssertionError(f"{text} with a={int(a[where]):#x}, b={int(b[where]):#x}: {problem}") from None
+            raise AssertionError(
+                f"{text} with a={int(a[where]):#x}, b={int(b[where]):#x}: {problem}"
+            ) from None
 
 
 def truncated(p: int, q: int) -> tuple[int, int]:
@@ -54,35 +99,58 @@ def truncated(p: int, q: int) -> tuple[int, int]:
 @case
 def arithmetic_32(device: Device) -> None:
     s = lambda v: signed(v, 32)  # noqa: E731
-    binary(device, 32, EDGES32, {
-        "a + b": lambda a, b: a + b, "a - b": lambda a, b: a - b, "a * b": lambda a, b: a * b,
-        "__umulhi(a, b)": lambda a, b: a * b >> 32, "__mulhi(x, y)": lambda a, b: s(a) * s(b) >> 32,
-        "__umul24(a, b)": lambda a, b: (a & 0xFFFFFF) * (b & 0xFFFFFF),
-        "__mul24(x, y)": lambda a, b: signed(a, 24) * signed(b, 24),
-        "min(a, b)": min, "max(a, b)": max,
-        "min(x, y)": lambda a, b: min(s(a), s(b)), "max(x, y)": lambda a, b: max(s(a), s(b)),
-        "__usad(a, b, 7u)": lambda a, b: abs(a - b) + 7, "__sad(x, y, 7)": lambda a, b: abs(s(a) - s(b)) + 7,
-        "__hadd(x, y)": lambda a, b: (s(a) + s(b)) >> 1, "__rhadd(x, y)": lambda a, b: (s(a) + s(b) + 1) >> 1,
-        "__uhadd(a, b)": lambda a, b: (a + b) >> 1, "__urhadd(a, b)": lambda a, b: (a + b + 1) >> 1,
-        "(x < y) + 2 * (a < b) + 4 * (x <= y) + 8 * (a == b)":
-            lambda a, b: (s(a) < s(b)) + 2 * (a < b) + 4 * (s(a) <= s(b)) + 8 * (a == b),
-    })
+    binary(
+        device,
+        32,
+        EDGES32,
+        {
+            "a + b": lambda a, b: a + b,
+            "a - b": lambda a, b: a - b,
+            "a * b": lambda a, b: a * b,
+            "__umulhi(a, b)": lambda a, b: a * b >> 32,
+            "__mulhi(x, y)": lambda a, b: s(a) * s(b) >> 32,
+            "__umul24(a, b)": lambda a, b: (a & 0xFFFFFF) * (b & 0xFFFFFF),
+            "__mul24(x, y)": lambda a, b: signed(a, 24) * signed(b, 24),
+            "min(a, b)": min,
+            "max(a, b)": max,
+            "min(x, y)": lambda a, b: min(s(a), s(b)),
+            "max(x, y)": lambda a, b: max(s(a), s(b)),
+            "__usad(a, b, 7u)": lambda a, b: abs(a - b) + 7,
+            "__sad(x, y, 7)": lambda a, b: abs(s(a) - s(b)) + 7,
+            "__hadd(x, y)": lambda a, b: (s(a) + s(b)) >> 1,
+            "__rhadd(x, y)": lambda a, b: (s(a) + s(b) + 1) >> 1,
+            "__uhadd(a, b)": lambda a, b: (a + b) >> 1,
+            "__urhadd(a, b)": lambda a, b: (a + b + 1) >> 1,
+            "(x < y) + 2 * (a < b) + 4 * (x <= y) + 8 * (a == b)": lambda a, b: (
+                (s(a) < s(b)) + 2 * (a < b) + 4 * (s(a) <= s(b)) + 8 * (a == b)
+            ),
+        },
+    )
 
 
 @case
 def division_32(device: Device) -> None:
     s = lambda v: signed(v, 32)  # noqa: E731
-    binary(device, 32, EDGES32, {
-        "a / (b | 1)": lambda a, b: a // (b | 1), "a % (b | 1)": lambda a, b: a % (b | 1),
-        # INT_MIN / -1 is undefined in C, so it is asked for in PTX, where it is not
-        "x / (y | 1) * !(a == 0x80000000u && b >= 0xfffffffeu)":
-            lambda a, b: 0 if a == 1 << 31 and b >= (1 << 32) - 2 else truncated(s(a), s(b | 1))[0],
-        "x % (y | 1) * !(a == 0x80000000u && b >= 0xfffffffeu)":
-            lambda a, b: 0 if a == 1 << 31 and b >= (1 << 32) - 2 else truncated(s(a), s(b | 1))[1],
-        "a / 7 + a % 10": lambda a, b: a // 7 + a % 10,
-        "x / 7 + x % 10": lambda a, b: truncated(s(a), 7)[0] + truncated(s(a), 10)[1],
-        "x / -3": lambda a, b: truncated(s(a), -3)[0], "x / 16": lambda a, b: truncated(s(a), 16)[0],
-    })
+    binary(
+        device,
+        32,
+        EDGES32,
+        {
+            "a / (b | 1)": lambda a, b: a // (b | 1),
+            "a % (b | 1)": lambda a, b: a % (b | 1),
+            # INT_MIN / -1 is undefined in C, so it is asked for in PTX, where it is not
+            "x / (y | 1) * !(a == 0x80000000u && b >= 0xfffffffeu)": lambda a, b: (
+                0 if a == 1 << 31 and b >= (1 << 32) - 2 else truncated(s(a), s(b | 1))[0]
+            ),
+            "x % (y | 1) * !(a == 0x80000000u && b >= 0xfffffffeu)": lambda a, b: (
+                0 if a == 1 << 31 and b >= (1 << 32) - 2 else truncated(s(a), s(b | 1))[1]
+            ),
+            "a / 7 + a % 10": lambda a, b: a // 7 + a % 10,
+            "x / 7 + x % 10": lambda a, b: truncated(s(a), 7)[0] + truncated(s(a), 10)[1],
+            "x / -3": lambda a, b: truncated(s(a), -3)[0],
+            "x / 16": lambda a, b: truncated(s(a), 16)[0],
+        },
+    )
 
 
 @case
@@ -119,7 +187,10 @@ def division_by_zero_does_not_trap(device: Device) -> None:
     out = device.zeros(64, np.int32)
     module.run("d", 1, 32, device.put(np.concatenate([x, y])), out)
     safe = np.maximum(y, 1)
-    same(out.numpy(), np.concatenate([np.where(y == 0, 5, x // safe), np.where(y == 0, 6, x % safe)]).astype(np.int32))
+    same(
+        out.numpy(),
+        np.concatenate([np.where(y == 0, 5, x // safe), np.where(y == 0, 6, x % safe)]).astype(np.int32),
+    )
 
 
 @case
@@ -143,8 +214,16 @@ def shifts_32(device: Device) -> None:
     def meaning(p: int, q: int) -> list[int]:
         wide = (0x9ABCDEF0 << 32) | p
         clamped = min(q, 32)
-        return [p << q if q < 32 else 0, p >> q if q < 32 else 0, signed(p, 32) >> min(q, 31),
-                (wide << (q & 31)) >> 32, wide >> (q & 31), (wide << clamped) >> 32, wide >> clamped, p << (q & 31)]
+        return [
+            p << q if q < 32 else 0,
+            p >> q if q < 32 else 0,
+            signed(p, 32) >> min(q, 31),
+            (wide << (q & 31)) >> 32,
+            wide >> (q & 31),
+            (wide << clamped) >> 32,
+            wide >> clamped,
+            p << (q & 31),
+        ]
 
     table = [[v & 0xFFFFFFFF for v in meaning(int(p), int(q))] for p, q in zip(a, b, strict=True)]
     same(out.numpy(), np.array(table, np.uint32).T.copy())
@@ -164,16 +243,23 @@ def bits_32(device: Device) -> None:
             result |= ((255 if byte >> 7 else 0) if nibble & 8 else byte) << (8 * k)
         return result
 
-    binary(device, 32, EDGES32, {
-        "__popc(a)": lambda a, b: a.bit_count(), "__clz(x)": lambda a, b: leading(a),
-        "__brev(a)": lambda a, b: int(f"{a:032b}"[::-1], 2), "__ffs(x)": lambda a, b: (a & -a).bit_length(),
-        "__byte_perm(a, b, 0x5140)": lambda a, b: prmt(a, b, 0x5140),
-        "__byte_perm(a, b, 0x0123)": lambda a, b: prmt(a, b, 0x0123),
-        "__byte_perm(a, 0x8899aabbu, b & 0x7777)": lambda a, b: prmt(a, 0x8899AABB, b & 0x7777),
-        "(a & b) | (~a & 0xF0F0F0F0u)": lambda a, b: (a & b) | (~a & 0xF0F0F0F0),
-        "(a ^ b) & ~(a | b) ^ 0x1234u": lambda a, b: ((a ^ b) & ~(a | b)) ^ 0x1234,
-        "__vadd4(a, b)": lambda a, b: sum(((a >> s) + (b >> s) & 255) << s for s in (0, 8, 16, 24)),
-    })
+    binary(
+        device,
+        32,
+        EDGES32,
+        {
+            "__popc(a)": lambda a, b: a.bit_count(),
+            "__clz(x)": lambda a, b: leading(a),
+            "__brev(a)": lambda a, b: int(f"{a:032b}"[::-1], 2),
+            "__ffs(x)": lambda a, b: (a & -a).bit_length(),
+            "__byte_perm(a, b, 0x5140)": lambda a, b: prmt(a, b, 0x5140),
+            "__byte_perm(a, b, 0x0123)": lambda a, b: prmt(a, b, 0x0123),
+            "__byte_perm(a, 0x8899aabbu, b & 0x7777)": lambda a, b: prmt(a, 0x8899AABB, b & 0x7777),
+            "(a & b) | (~a & 0xF0F0F0F0u)": lambda a, b: (a & b) | (~a & 0xF0F0F0F0),
+            "(a ^ b) & ~(a | b) ^ 0x1234u": lambda a, b: ((a ^ b) & ~(a | b)) ^ 0x1234,
+            "__vadd4(a, b)": lambda a, b: sum(((a >> s) + (b >> s) & 255) << s for s in (0, 8, 16, 24)),
+        },
+    )
 
 
 @case
@@ -219,13 +305,22 @@ def bit_fields_in_ptx(device: Device) -> None:
     def meaning(p: int, q: int) -> list[int]:
         position, length, c = q & 255, q >> 3 & 63, 0x0FF0F00F
         s = signed(p, 32)
-        return [field(p, position, length, False), field(p, position, length, True),
-                insert(p, 0xCAFEBABE, position, length), p.bit_length() - 1, (~s if s < 0 else s).bit_length() - 1,
-                p & q | ~p & c, p ^ q ^ c, permute(p, q)]
+        return [
+            field(p, position, length, False),
+            field(p, position, length, True),
+            insert(p, 0xCAFEBABE, position, length),
+            p.bit_length() - 1,
+            (~s if s < 0 else s).bit_length() - 1,
+            p & q | ~p & c,
+            p ^ q ^ c,
+            permute(p, q),
+        ]
 
     table = [[v & 0xFFFFFFFF for v in meaning(int(p), int(q))] for p, q in zip(a, b, strict=True)]
     got, expected = out.numpy(), np.array(table, np.uint32).T.copy()
-    for row, name in enumerate(("bfe.u32", "bfe.s32", "bfi", "bfind.u32", "bfind.s32", "lop3 CA", "lop3 96", "prmt")):
+    for row, name in enumerate(
+        ("bfe.u32", "bfe.s32", "bfi", "bfind.u32", "bfind.s32", "lop3 CA", "lop3 96", "prmt")
+    ):
         try:
             same(got[row], expected[row])
         except AssertionError as problem:
@@ -236,22 +331,36 @@ def bit_fields_in_ptx(device: Device) -> None:
 @case
 def arithmetic_64(device: Device) -> None:
     s = lambda v: signed(v, 64)  # noqa: E731
-    binary(device, 64, EDGES64, {
-        "a + b": lambda a, b: a + b, "a - b": lambda a, b: a - b, "a * b": lambda a, b: a * b,
-        "__umul64hi(a, b)": lambda a, b: a * b >> 64, "__mul64hi(x, y)": lambda a, b: s(a) * s(b) >> 64,
-        "a / (b | 1)": lambda a, b: a // (b | 1), "a % (b | 1)": lambda a, b: a % (b | 1),
-        "x / (y | 1) * !(a == 1ull << 63 && b >= ~1ull)":
-            lambda a, b: 0 if a == 1 << 63 and b >= (1 << 64) - 2 else truncated(s(a), s(b | 1))[0],
-        "x % (y | 1) * !(a == 1ull << 63 && b >= ~1ull)":
-            lambda a, b: 0 if a == 1 << 63 and b >= (1 << 64) - 2 else truncated(s(a), s(b | 1))[1],
-        "a << (b & 63)": lambda a, b: a << (b & 63), "a >> (b & 63)": lambda a, b: a >> (b & 63),
-        "x >> (b & 63)": lambda a, b: s(a) >> (b & 63),
-        "__popcll(a)": lambda a, b: a.bit_count(), "__clzll(x)": lambda a, b: 64 - a.bit_length(),
-        "__brevll(a)": lambda a, b: int(f"{a:064b}"[::-1], 2), "__ffsll(x)": lambda a, b: (a & -a).bit_length(),
-        "min(x, y) ^ max(a, b)": lambda a, b: min(s(a), s(b)) ^ max(a, b),
-        "(unsigned long long)(unsigned)a * (unsigned)b": lambda a, b: (a & 0xFFFFFFFF) * (b & 0xFFFFFFFF),
-        "(long long)(int)x * (int)y + x": lambda a, b: signed(a, 32) * signed(b, 32) + s(a),
-    })
+    binary(
+        device,
+        64,
+        EDGES64,
+        {
+            "a + b": lambda a, b: a + b,
+            "a - b": lambda a, b: a - b,
+            "a * b": lambda a, b: a * b,
+            "__umul64hi(a, b)": lambda a, b: a * b >> 64,
+            "__mul64hi(x, y)": lambda a, b: s(a) * s(b) >> 64,
+            "a / (b | 1)": lambda a, b: a // (b | 1),
+            "a % (b | 1)": lambda a, b: a % (b | 1),
+            "x / (y | 1) * !(a == 1ull << 63 && b >= ~1ull)": lambda a, b: (
+                0 if a == 1 << 63 and b >= (1 << 64) - 2 else truncated(s(a), s(b | 1))[0]
+            ),
+            "x % (y | 1) * !(a == 1ull << 63 && b >= ~1ull)": lambda a, b: (
+                0 if a == 1 << 63 and b >= (1 << 64) - 2 else truncated(s(a), s(b | 1))[1]
+            ),
+            "a << (b & 63)": lambda a, b: a << (b & 63),
+            "a >> (b & 63)": lambda a, b: a >> (b & 63),
+            "x >> (b & 63)": lambda a, b: s(a) >> (b & 63),
+            "__popcll(a)": lambda a, b: a.bit_count(),
+            "__clzll(x)": lambda a, b: 64 - a.bit_length(),
+            "__brevll(a)": lambda a, b: int(f"{a:064b}"[::-1], 2),
+            "__ffsll(x)": lambda a, b: (a & -a).bit_length(),
+            "min(x, y) ^ max(a, b)": lambda a, b: min(s(a), s(b)) ^ max(a, b),
+            "(unsigned long long)(unsigned)a * (unsigned)b": lambda a, b: (a & 0xFFFFFFFF) * (b & 0xFFFFFFFF),
+            "(long long)(int)x * (int)y + x": lambda a, b: signed(a, 32) * signed(b, 32) + s(a),
+        },
+    )
 
 
 @case
@@ -281,7 +390,8 @@ def narrow_types(device: Device) -> None:
 
 @case
 def saturation_and_carry_in_ptx(device: Device) -> None:
-    module = device.build(r"""
+    module = device.build(
+        r"""
     extern "C" __global__ void s(const unsigned *pa, const unsigned *pb, unsigned *out, int n) {
       int i = blockIdx.x * blockDim.x + threadIdx.x; if (i >= n) return;
       unsigned a = pa[i], b = pb[i], r, lo, hi;
@@ -298,8 +408,11 @@ def saturation_and_carry_in_ptx(device: Device) -> None:
       asm volatile("sad.u32 %0, %1, %2, %1;" : "=r"(r) : "r"(a), "r"(b)); out[9 * n + i] = r;
       asm volatile("abs.s32 %0, %1;" : "=r"(r) : "r"(a)); out[10 * n + i] = r;
       asm volatile("dp4a.s32.s32 %0, %1, %2, 5;" : "=r"(r) : "r"(a), "r"(b)); out[11 * n + i] = r;
-    }""".replace('asm volatile("cvt.sat.s16.s32 %0, %1; " : "=r"(r) : "r"(a));',
-                 'short h; asm volatile("cvt.sat.s16.s32 %0, %1;" : "=h"(h) : "r"(a)); r = h;'))
+    }""".replace(
+            'asm volatile("cvt.sat.s16.s32 %0, %1; " : "=r"(r) : "r"(a));',
+            'short h; asm volatile("cvt.sat.s16.s32 %0, %1;" : "=h"(h) : "r"(a)); r = h;',
+        )
+    )
     a, b = pairs(EDGES32, 32)
     out = device.zeros((12, len(a)), np.uint32)
     module.run("s", (len(a) + 63) // 64, 64, device.put(a), device.put(b), out, len(a))
@@ -310,13 +423,37 @@ def saturation_and_carry_in_ptx(device: Device) -> None:
     def meaning(p: int, q: int) -> list[int]:
         s, t = signed(p, 32), signed(q, 32)
         dot = sum(signed(p >> k, 8) * signed(q >> k, 8) for k in (0, 8, 16, 24))
-        return [clip(s + t, 32), clip(s - t, 32), p + q, q + p + (p + q >> 32), p - q, q - p - (p < q),
-                (p * q >> 32) + 9, (p * q >> 32) + ((p * q & 0xFFFFFFFF) + p >> 32), clip(s, 16), abs(p - q) + p,
-                abs(s), dot + 5]
+        return [
+            clip(s + t, 32),
+            clip(s - t, 32),
+            p + q,
+            q + p + (p + q >> 32),
+            p - q,
+            q - p - (p < q),
+            (p * q >> 32) + 9,
+            (p * q >> 32) + ((p * q & 0xFFFFFFFF) + p >> 32),
+            clip(s, 16),
+            abs(p - q) + p,
+            abs(s),
+            dot + 5,
+        ]
 
     table = [[v & 0xFFFFFFFF for v in meaning(int(p), int(q))] for p, q in zip(a, b, strict=True)]
     got, expected = out.numpy(), np.array(table, np.uint32).T.copy()
-    names = ("add.sat", "sub.sat", "add.cc", "addc", "sub.cc", "subc", "mad.hi", "madc.hi", "cvt.sat.s16", "sad", "abs", "dp4a")
+    names = (
+        "add.sat",
+        "sub.sat",
+        "add.cc",
+        "addc",
+        "sub.cc",
+        "subc",
+        "mad.hi",
+        "madc.hi",
+        "cvt.sat.s16",
+        "sad",
+        "abs",
+        "dp4a",
+    )
     for row, name in enumerate(names):
         try:
             same(got[row], expected[row])

@@ -1,4 +1,5 @@
 """State spaces: parameters, shared, local, constant and global memory, vectors, volatile, bytes."""
+# ruff: noqa: E501  (kernels' source text)
 
 from __future__ import annotations
 
@@ -13,14 +14,24 @@ class Inner(ctypes.Structure):
 
 
 class Big(ctypes.Structure):
-    _fields_ = [("flag", ctypes.c_int8), ("count", ctypes.c_int32), ("letter", ctypes.c_uint8), ("wide", ctypes.c_int64),
-                ("small", ctypes.c_int16), ("table", ctypes.c_int32 * 5), ("scale", ctypes.c_float),
-                ("inner", Inner * 2), ("pointer", ctypes.c_uint64), ("last", ctypes.c_uint8 * 3)]
+    _fields_ = [
+        ("flag", ctypes.c_int8),
+        ("count", ctypes.c_int32),
+        ("letter", ctypes.c_uint8),
+        ("wide", ctypes.c_int64),
+        ("small", ctypes.c_int16),
+        ("table", ctypes.c_int32 * 5),
+        ("scale", ctypes.c_float),
+        ("inner", Inner * 2),
+        ("pointer", ctypes.c_uint64),
+        ("last", ctypes.c_uint8 * 3),
+    ]
 
 
 @case
 def structure_parameters(device: Device) -> None:
-    module = device.build(r"""
+    module = device.build(
+        r"""
     struct Inner { unsigned char tag; double weight; };
     struct Big { signed char flag; int count; unsigned char letter; long long wide; short small; int table[5];
                  float scale; Inner inner[2]; double *out; unsigned char last[3]; };
@@ -28,15 +39,40 @@ def structure_parameters(device: Device) -> None:
       int i = threadIdx.x;
       double v = big.flag + big.count * 2.0 + big.letter * 3.0 + (double)big.wide + big.small + big.table[i % 5] * big.scale
                + big.inner[i & 1].tag + big.inner[i & 1].weight + big.last[i % 3];
-      big.out[i] = v + before + after + x + sizeof(Big); }""", "--fmad=false")
+      big.out[i] = v + before + after + x + sizeof(Big); }""",
+        "--fmad=false",
+    )
     out = device.zeros(32, np.float64)
     table = [10, -20, 30, -40, 50]
-    big = Big(-5, 100000, 200, -(2**40), -300, (ctypes.c_int32 * 5)(*table), 0.5,
-              (Inner * 2)(Inner(9, 1.25), Inner(250, -2.5)), out.pointer, (ctypes.c_uint8 * 3)(1, 2, 255))
+    big = Big(
+        -5,
+        100000,
+        200,
+        -(2**40),
+        -300,
+        (ctypes.c_int32 * 5)(*table),
+        0.5,
+        (Inner * 2)(Inner(9, 1.25), Inner(250, -2.5)),
+        out.pointer,
+        (ctypes.c_uint8 * 3)(1, 2, 255),
+    )
     module.run("f", 1, 32, np.uint8(250), big, np.int16(-7), np.float64(0.125))
     i = np.arange(32)
-    expected = (-5 + 200000.0 + 600 - float(2**40) - 300 + np.array(table)[i % 5] * 0.5 + np.array([9, 250])[i & 1]
-                + np.array([1.25, -2.5])[i & 1] + np.array([1, 2, 255])[i % 3] + 250 - 7 + 0.125 + ctypes.sizeof(Big))
+    expected = (
+        -5
+        + 200000.0
+        + 600
+        - float(2**40)
+        - 300
+        + np.array(table)[i % 5] * 0.5
+        + np.array([9, 250])[i & 1]
+        + np.array([1.25, -2.5])[i & 1]
+        + np.array([1, 2, 255])[i % 3]
+        + 250
+        - 7
+        + 0.125
+        + ctypes.sizeof(Big)
+    )
     same(out.numpy(), expected)
 
 
@@ -46,8 +82,20 @@ def many_parameters_of_mixed_width(device: Device) -> None:
     extern "C" __global__ void f(char a, double b, short c, float d, long long e, unsigned char g, int h, double *out, char z) {
       out[0] = a; out[1] = b; out[2] = c; out[3] = d; out[4] = (double)e; out[5] = g; out[6] = h; out[7] = z; }""")
     out = device.zeros(8, np.float64)
-    module.run("f", 1, 1, np.int8(-3), np.float64(2.5), np.int16(-1000), np.float32(0.75), np.int64(1 << 50), np.uint8(255),
-               np.int32(-77), out, np.int8(9))
+    module.run(
+        "f",
+        1,
+        1,
+        np.int8(-3),
+        np.float64(2.5),
+        np.int16(-1000),
+        np.float32(0.75),
+        np.int64(1 << 50),
+        np.uint8(255),
+        np.int32(-77),
+        out,
+        np.int8(9),
+    )
     same(out.numpy(), np.array([-3, 2.5, -1000, 0.75, 1 << 50, 255, -77, 9], np.float64))
 
 
@@ -120,14 +168,22 @@ def large_dynamic_shared_memory(device: Device) -> None:
 
 @case
 def constant_memory(device: Device) -> None:
-    module = device.build(r"""
+    module = device.build(
+        r"""
     __constant__ float weights[16]; __constant__ int fixed[4] = {7, -8, 9, -10}; __constant__ unsigned char text[12] = "hello there";
     extern "C" __global__ void f(const float *in, float *out, int n) {
       int i = blockIdx.x * blockDim.x + threadIdx.x; if (i >= n) return;
-      out[i] = in[i] * weights[i % 16] + fixed[i & 3] + text[i % 11]; }""", "--fmad=false")
+      out[i] = in[i] * weights[i % 16] + fixed[i & 3] + text[i % 11]; }""",
+        "--fmad=false",
+    )
     weights = np.linspace(-1, 2, 16).astype(np.float32)
     target = module.variable("weights", np.float32, (16,))
-    device.call("cuMemcpyHtoD_v2", ctypes.c_uint64(target.pointer), ctypes.c_void_p(weights.ctypes.data), ctypes.c_size_t(64))
+    device.call(
+        "cuMemcpyHtoD_v2",
+        ctypes.c_uint64(target.pointer),
+        ctypes.c_void_p(weights.ctypes.data),
+        ctypes.c_size_t(64),
+    )
     given = np.random.default_rng(1).standard_normal(200).astype(np.float32)
     out = device.zeros(200, np.float32)
     module.run("f", 2, 128, device.put(given), out, 200)
@@ -175,8 +231,22 @@ def vector_loads_and_stores(device: Device) -> None:
     c, d = rng.integers(0, 256, (n, 4)).astype(np.uint8), rng.standard_normal((n, 2))
     s = rng.integers(-999, 999, (n, 4)).astype(np.int16)
     outs = [device.zeros(x.shape, x.dtype) for x in (a, b, c, d, s)]
-    module.run("f", 2, 64, device.put(a), device.put(b), device.put(c), outs[0], outs[1], outs[2], device.put(d), outs[3],
-               device.put(s), outs[4], n)
+    module.run(
+        "f",
+        2,
+        64,
+        device.put(a),
+        device.put(b),
+        device.put(c),
+        outs[0],
+        outs[1],
+        outs[2],
+        device.put(d),
+        outs[3],
+        device.put(s),
+        outs[4],
+        n,
+    )
     same(outs[0].numpy(), np.stack([a[:, 3], a[:, 2] + 1, a[:, 1], a[:, 0] * 2], 1))
     same(outs[1].numpy(), np.stack([b[::-1, 1], b[::-1, 0] ^ 5], 1))
     same(outs[2].numpy(), np.stack([c[:, 1], c[:, 0], c[:, 3] + np.uint8(1), c[:, 2]], 1))
@@ -198,7 +268,10 @@ def generic_addresses(device: Device) -> None:
     out = device.zeros(32, np.int32)
     module.run("f", 1, 32, device.put(given), out)
     t = np.arange(32)
-    same(out.numpy(), np.choose(t % 3, [500 + (t & 7) + 20000, 100 + (t & 7) + 10000, 1000 + (t & 7) + t]).astype(np.int32))
+    same(
+        out.numpy(),
+        np.choose(t % 3, [500 + (t & 7) + 20000, 100 + (t & 7) + 10000, 1000 + (t & 7) + t]).astype(np.int32),
+    )
 
 
 @case
@@ -258,7 +331,10 @@ def strided_gather_and_scatter(device: Device) -> None:
       int i = blockIdx.x * blockDim.x + threadIdx.x; if (i >= n) return;
       out[index[i]] = in[(i * 37LL) % n] + 0.5; }""")
     n = 5000
-    given, order = np.random.default_rng(1).standard_normal(n), np.random.default_rng(2).permutation(n).astype(np.int32)
+    given, order = (
+        np.random.default_rng(1).standard_normal(n),
+        np.random.default_rng(2).permutation(n).astype(np.int32),
+    )
     out = device.zeros(n, np.float64)
     module.run("f", 50, 100, device.put(given), device.put(order), out, n)
     expected = np.empty(n)

@@ -1,4 +1,5 @@
 """Loads PTX that must be refused, and prints from a kernel: refusals.py ANSWERS."""
+# ruff: noqa: E501  (kernels' source text)
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from ctypes import byref, c_char_p, c_uint, c_void_p
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-import driver  # noqa: E402
+import driver
 
 GOOD = """.version 8.0
 .target sm_80
@@ -47,7 +48,9 @@ def load(device: driver.Device, text: str) -> dict[str, object]:
     module, log = c_void_p(), ctypes.create_string_buffer(4096)
     options = (ctypes.c_int * 2)(ERROR_LOG, ERROR_LOG_SIZE)
     values = (c_void_p * 2)(ctypes.addressof(log), 4096)
-    code = device.library.cuModuleLoadDataEx(byref(module), c_char_p(text.encode()), c_uint(2), options, values)
+    code = device.library.cuModuleLoadDataEx(
+        byref(module), c_char_p(text.encode()), c_uint(2), options, values
+    )
     return {"code": code, "log": log.value.decode()}
 
 
@@ -56,7 +59,9 @@ def main() -> None:
     answers: dict[str, object] = {name: load(device, text) for name, text in TEXTS.items()}
     module = device.load(GOOD.encode())
     found = c_void_p()
-    answers["missing_kernel"] = {"code": device.library.cuModuleGetFunction(byref(found), module.handle, b"other")}
+    answers["missing_kernel"] = {
+        "code": device.library.cuModuleGetFunction(byref(found), module.handle, b"other")
+    }
     device.build(PRINTING).run("say", 1, 3, ctypes.c_longlong(123456789012))
     Path(sys.argv[1]).write_text(json.dumps(answers))
 

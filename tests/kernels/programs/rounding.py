@@ -13,8 +13,8 @@ import numpy as np
 @dataclass(frozen=True)
 class Format:
     precision: int  # significand bits, the hidden one included
-    least: int      # exponent of the smallest subnormal
-    top: int        # values reach up to just below 2**top
+    least: int  # exponent of the smallest subnormal
+    top: int  # values reach up to just below 2**top
 
 
 F16, BF16 = Format(11, -24, 16), Format(8, -133, 128)
@@ -44,7 +44,11 @@ def to_float(value: Fraction, form: Format, mode: str = "rn") -> float:
     sign = -1.0 if value < 0 else 1.0
     if abs(result) >= Fraction(2) ** form.top:
         inwards = mode == "rz" or (mode == "rd" and value > 0) or (mode == "ru" and value < 0)
-        return sign * (float((2 - Fraction(2) ** (1 - form.precision)) * Fraction(2) ** (form.top - 1)) if inwards else math.inf)
+        return sign * (
+            float((2 - Fraction(2) ** (1 - form.precision)) * Fraction(2) ** (form.top - 1))
+            if inwards
+            else math.inf
+        )
     return math.copysign(float(result), sign)
 
 
@@ -53,9 +57,12 @@ def apply(operation: str, values: tuple[float, ...], form: Format, mode: str) ->
     with np.errstate(all="ignore"):
         numbers = [np.float64(v) for v in values]
         plain: dict[str, Callable[[], float]] = {
-            "add": lambda: numbers[0] + numbers[1], "sub": lambda: numbers[0] - numbers[1],
-            "mul": lambda: numbers[0] * numbers[1], "div": lambda: numbers[0] / numbers[1],
-            "fma": lambda: numbers[0] * numbers[1] + numbers[2], "sqrt": lambda: np.sqrt(numbers[0]),
+            "add": lambda: numbers[0] + numbers[1],
+            "sub": lambda: numbers[0] - numbers[1],
+            "mul": lambda: numbers[0] * numbers[1],
+            "div": lambda: numbers[0] / numbers[1],
+            "fma": lambda: numbers[0] * numbers[1] + numbers[2],
+            "sqrt": lambda: np.sqrt(numbers[0]),
             "rcp": lambda: np.float64(1) / numbers[0],
         }
         if not all(math.isfinite(v) for v in values):
@@ -69,8 +76,13 @@ def apply(operation: str, values: tuple[float, ...], form: Format, mode: str) ->
         return _square_root(exact[0], form, mode)
     if operation == "rcp":
         return to_float(1 / exact[0], form, mode)
-    results = {"add": lambda: exact[0] + exact[1], "sub": lambda: exact[0] - exact[1], "mul": lambda: exact[0] * exact[1],
-               "div": lambda: exact[0] / exact[1], "fma": lambda: exact[0] * exact[1] + exact[2]}
+    results = {
+        "add": lambda: exact[0] + exact[1],
+        "sub": lambda: exact[0] - exact[1],
+        "mul": lambda: exact[0] * exact[1],
+        "div": lambda: exact[0] / exact[1],
+        "fma": lambda: exact[0] * exact[1] + exact[2],
+    }
     result = results[operation]()
     return to_float(result, form, mode) if result else _zero(operation, values, mode)
 
@@ -93,7 +105,9 @@ def _square_root(value: Fraction, form: Format, mode: str) -> float:
     whole = scaled.numerator // scaled.denominator
     root = math.isqrt(whole)
     exact = root * root == whole and scaled.denominator == 1
-    return to_float((Fraction(root) if exact else Fraction(2 * root + 1, 2)) / Fraction(2) ** shift, form, mode)
+    return to_float(
+        (Fraction(root) if exact else Fraction(2 * root + 1, 2)) / Fraction(2) ** shift, form, mode
+    )
 
 
 def bf16_to_float(bits: np.ndarray) -> np.ndarray:
@@ -105,10 +119,71 @@ def float_to_bf16(values: np.ndarray) -> np.ndarray:
     return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
 
 
-SPECIAL32 = np.array([0.0, -0.0, 1.0, -1.0, 1.5, 2.0, 3.0, -3.0, 0.1, 1 / 3, 7.25, 1e-3, -1234.567, 16777217.0,
-                      3.4028235e38, -3.4028235e38, 1.1754944e-38, 1.1754942e-38, -1e-45, 1e-45, 3e-42, 5.877e-39,
-                      1.0000001, 0.99999994, 8388607.5, -2.5, 1e20, 1e-20, 1.8446743e19, np.inf, -np.inf, np.nan],
-                     np.float32)
-SPECIAL64 = np.array([0.0, -0.0, 1.0, -1.0, 1.5, 3.0, 0.1, 1 / 3, 7.25, 1e-3, -1234.567, 9007199254740993.0,
-                      1.7976931348623157e308, -1.7976931348623157e308, 2.2250738585072014e-308, 5e-324, -5e-324, 1e-310,
-                      1.0000000000000002, 0.9999999999999999, -2.5, 1e200, 1e-200, np.inf, -np.inf, np.nan], np.float64)
+SPECIAL32 = np.array(
+    [
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        1.5,
+        2.0,
+        3.0,
+        -3.0,
+        0.1,
+        1 / 3,
+        7.25,
+        1e-3,
+        -1234.567,
+        16777217.0,
+        3.4028235e38,
+        -3.4028235e38,
+        1.1754944e-38,
+        1.1754942e-38,
+        -1e-45,
+        1e-45,
+        3e-42,
+        5.877e-39,
+        1.0000001,
+        0.99999994,
+        8388607.5,
+        -2.5,
+        1e20,
+        1e-20,
+        1.8446743e19,
+        np.inf,
+        -np.inf,
+        np.nan,
+    ],
+    np.float32,
+)
+SPECIAL64 = np.array(
+    [
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        1.5,
+        3.0,
+        0.1,
+        1 / 3,
+        7.25,
+        1e-3,
+        -1234.567,
+        9007199254740993.0,
+        1.7976931348623157e308,
+        -1.7976931348623157e308,
+        2.2250738585072014e-308,
+        5e-324,
+        -5e-324,
+        1e-310,
+        1.0000000000000002,
+        0.9999999999999999,
+        -2.5,
+        1e200,
+        1e-200,
+        np.inf,
+        -np.inf,
+        np.nan,
+    ],
+    np.float64,
+)

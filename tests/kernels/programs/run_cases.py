@@ -13,8 +13,8 @@ import traceback
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-import all_cases  # noqa: E402
-import driver  # noqa: E402
+import all_cases
+import driver
 
 
 def main() -> None:

@@ -1,4 +1,5 @@
 """Warp primitives: shuffles, votes, matches, reductions, masks; warps that are not full."""
+# ruff: noqa: E501  (kernels' source text)
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from driver import Device, case, same
 
 def _lanes(values: np.ndarray, block: int) -> list[np.ndarray]:
     """The warps of each block of a flat array."""
-    return [row[w:w + 32] for row in values.reshape(-1, block) for w in range(0, block, 32)]
+    return [row[w : w + 32] for row in values.reshape(-1, block) for w in range(0, block, 32)]
 
 
 @case
@@ -32,8 +33,18 @@ def shuffles(device: Device) -> None:
     def down(width: int, delta: int) -> np.ndarray:
         return np.where(lane % width + delta < width, lane + delta, lane)
 
-    sources = [np.full(32, 5), up(32, 3), down(32, 7), lane ^ 9, None, lane // 8 * 8 + 3, up(16, 2), down(4, 1), lane ^ 5,
-               np.full(32, 5)]
+    sources = [
+        np.full(32, 5),
+        up(32, 3),
+        down(32, 7),
+        lane ^ 9,
+        None,
+        lane // 8 * 8 + 3,
+        up(16, 2),
+        down(4, 1),
+        lane ^ 5,
+        np.full(32, 5),
+    ]
     rows = [np.take_along_axis(w, w & 31, 1) if s is None else w[:, s] for s in sources]
     same(out.numpy(), np.stack(rows).reshape(10, 256).astype(np.int32))
 
@@ -111,8 +122,16 @@ def warp_reductions(device: Device) -> None:
     module.run("f", 1, 96, device.put(given), out, 96)
     w = given.reshape(-1, 32)
     s = w.view(np.int32)
-    rows = [w.sum(1, dtype=np.uint32), w.min(1), w.max(1), np.bitwise_and.reduce(w | np.uint32(255), 1),
-            np.bitwise_or.reduce(w & np.uint32(255), 1), np.bitwise_xor.reduce(w, 1), s.min(1).view(np.uint32), s.max(1).view(np.uint32)]
+    rows = [
+        w.sum(1, dtype=np.uint32),
+        w.min(1),
+        w.max(1),
+        np.bitwise_and.reduce(w | np.uint32(255), 1),
+        np.bitwise_or.reduce(w & np.uint32(255), 1),
+        np.bitwise_xor.reduce(w, 1),
+        s.min(1).view(np.uint32),
+        s.max(1).view(np.uint32),
+    ]
     same(out.numpy(), np.repeat(np.stack(rows), 32, 1))
 
 
@@ -129,7 +148,10 @@ def partial_warps(device: Device) -> None:
         given = np.random.default_rng(block).integers(-50, 50, 2 * block).astype(np.int32)
         out = device.zeros((4, 2 * block), np.int32)
         module.run("f", 2, block, device.put(given), out, 2 * block)
-        columns = [np.stack([np.full(len(w), v) for v in ((w > 0).sum(), w.sum(), w[-1], len(w))]) for w in _lanes(given, block)]
+        columns = [
+            np.stack([np.full(len(w), v) for v in ((w > 0).sum(), w.sum(), w[-1], len(w))])
+            for w in _lanes(given, block)
+        ]
         same(out.numpy(), np.concatenate(columns, 1).astype(np.int32))
 
 
@@ -147,7 +169,14 @@ def special_registers(device: Device) -> None:
     module.run("f", 2, 70, out, 140)
     lane = np.tile(np.arange(70) % 32, 2).astype(np.uint64)
     one = np.uint64(1)
-    rows = [lane, (one << lane) - one, (np.uint64(0xFFFFFFFF) << lane) & np.uint64(0xFFFFFFFF), one << lane, np.full(140, 32), np.full(140, 70002)]
+    rows = [
+        lane,
+        (one << lane) - one,
+        (np.uint64(0xFFFFFFFF) << lane) & np.uint64(0xFFFFFFFF),
+        one << lane,
+        np.full(140, 32),
+        np.full(140, 70002),
+    ]
     same(out.numpy(), np.stack([r.astype(np.uint32) for r in rows]))
 
 

@@ -2,7 +2,8 @@
 
     run_operations.py DIRECTORY [CASE ...]
 
-Writes DIRECTORY/<case>.npy, or DIRECTORY/<case>.error with the traceback; `started` names the last case begun.
+Writes DIRECTORY/<case>.npy, or DIRECTORY/<case>.error with the traceback; `started`
+names the last case begun.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
-from operations import CASES, Case  # noqa: E402
-from tinygrad import Tensor, dtypes  # noqa: E402
+from operations import CASES, Case
+from tinygrad import Tensor, dtypes
 
 FLOATS = {"float32": dtypes.float32, "float16": dtypes.float16, "bfloat16": dtypes.bfloat16}
 
