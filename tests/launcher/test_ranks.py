@@ -63,9 +63,7 @@ def test_options_have_environment_defaults(launcher: Launcher, variable: str) ->
 
 def test_option_wins_over_environment(launcher: Launcher) -> None:
     """A given option is stronger than its environment default."""
-    done = launcher.run(
-        "--nproc-per-node", "1", launcher.script(SHOW), SINGULARITY_RUN_NPROC_PER_NODE="2"
-    )
+    done = launcher.run("--nproc-per-node", "1", launcher.script(SHOW), SINGULARITY_RUN_NPROC_PER_NODE="2")
     assert len(shown(done.stdout)) == 1
 
 
@@ -104,7 +102,9 @@ def test_ranks_without_proxy_get_the_backends_settings(launcher: Launcher) -> No
 def test_module(launcher: Launcher) -> None:
     """-m runs a module, as python -m does."""
     launcher.script(SHOW, "shower.py")
-    done = launcher.run("-m", "shower", "x", PYTHONPATH=f"{launcher.folder}:{os.environ.get('PYTHONPATH', '')}")
+    done = launcher.run(
+        "-m", "shower", "x", PYTHONPATH=f"{launcher.folder}:{os.environ.get('PYTHONPATH', '')}"
+    )
     assert shown(done.stdout)[0]["argv"] == ["x"]
 
 
@@ -186,7 +186,7 @@ print(f"err of {rank}", file=sys.stderr)
 
 
 def test_logs_and_terminal(launcher: Launcher) -> None:
-    """With --log-dir each rank's streams go to files of their own, and to the terminal with the rank's name."""
+    """With --log-dir each rank's streams go to files of their own, and the terminal, prefixed."""
     logs = launcher.folder / "logs"
     done = launcher.run(
         "--nproc-per-node", "2", "--log-dir", str(logs), "--rdzv-id", "job7", launcher.script(TALK)

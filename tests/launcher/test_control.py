@@ -1,0 +1,112 @@
+"""singularity-ctl: what is installed, and what this machine lacks."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from singularity_core.launcher import doctor
+
+HERE = Path(__file__).parent
+CONTROL = [sys.executable, "-P", "-m", "singularity_core.launcher.ctl"]
+
+
+def control(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs singularity-ctl with the plugins of these tests."""
+    return subprocess.run(
+        [*CONTROL, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "SINGULARITY_PLUGINS": str(HERE / "plain_backend.py"), **environment},
+    )
+
+
+def as_json(done: subprocess.CompletedProcess[str]) -> Any:
+    """What --json printed."""
+    found = json.loads(done.stdout)
+    assert found["schema_version"] == 1
+    return found
+
+
+def test_backends_json() -> None:
+    """--json lists each backend with its state, reason and remedy."""
+    done = control("backends", "--json")
+    assert done.returncode == 0, done.stderr
+    listed = {backend["name"]: backend for backend in as_json(done)["backends"]}
+    assert listed["plain"]["state"] == "available"
+    assert listed["plain"]["device_count"] == 4
+    assert listed["absent"]["state"] == "unavailable"
+    assert listed["absent"]["reason"] == "its hardware is absent."
+    assert listed["absent"]["remedy"] == "Plug it in."
+
+
+def test_backends_lines() -> None:
+    """Without a terminal, backends are lines of tab-separated fields, and reasons go to stderr."""
+    done = control("backends")
+    lines = [line.split("\t") for line in done.stdout.splitlines()]
+    assert ["plain", "available", "4", "no driver library; for tests of the launcher"] in lines
+    assert "Plug it in." in done.stderr
+
+
+def test_table_on_a_terminal() -> None:
+    """On a terminal there is a table with a header, and NO_COLOR keeps colours out."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "NO_COLOR": "1", "TERM": "xterm", "COLUMNS": "120",
+                   "SINGULARITY_PLUGINS": str(HERE / "plain_backend.py")}  # fmt: skip
+    process = subprocess.Popen(
+        [*CONTROL, "backends"], stdout=theirs, stderr=subprocess.DEVNULL, env=environment
+    )
+    os.close(theirs)
+    shown = b""
+    try:
+        while part := os.read(ours, 4096):
+            shown += part
+    except OSError:  # how a pty says that nobody writes any more
+        pass
+    os.close(ours)
+    assert process.wait(timeout=60) == 0
+    assert b"backend" in shown
+    assert b"plain" in shown
+    assert b"\x1b[3" not in shown
+
+
+def test_doctor_json_agrees_with_exit_code() -> None:
+    """The exit code is 1 exactly when a required check failed."""
+    done = control("doctor", "--json")
+    report = as_json(done)
+    failed = [check for check in report["checks"] if check["verdict"] == "failed"]
+    assert report["healthy"] == (not failed) == (done.returncode == 0)
+    checks = {check["check"] for check in report["checks"]}
+    assert {"platform", "/dev/shm", "pidfd", "proxy module", "client library", "backend plain"} <= checks
+
+
+def test_doctor_names_a_full_shm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too little shared memory is a failure with a remedy."""
+    monkeypatch.setattr(doctor, "SHM_BYTES", 1 << 60)
+    finding = next(finding for finding in doctor.examine() if finding.check == "/dev/shm")
+    assert finding.verdict is doctor.Verdict.FAILED
+    assert "--shm-size" in finding.remedy
+
+
+def test_doctor_survives_a_broken_plugin() -> None:
+    """A plugin that does not load is reported with its error, and the other checks still run."""
+    done = control("doctor", "--json", SINGULARITY_PLUGINS="/no/such/plugin.py")
+    broken = [check for check in as_json(done)["checks"] if "plugin" in check["check"]]
+    assert broken
+    assert broken[0]["verdict"] == "warning"
+    assert "/no/such/plugin.py" in broken[0]["detail"]
+
+
+@pytest.mark.parametrize("verb", ["status", "pause", "checkpoint"])
+def test_verbs_that_do_not_exist_yet(verb: str) -> None:
+    """What this release cannot do is no verb at all."""
+    assert control(verb).returncode == 2
