@@ -108,16 +108,21 @@ class StubProxy:
         self.process.stdin.flush()
         return self.process.stdout.readline().strip()
 
-    def await_clean(self) -> None:
-        """Waits until nothing of ended sessions is left in the driver; fails when that takes too long."""
+    def await_clean(self, scenario: str = "clean") -> None:
+        """Waits until nothing of ended sessions is left in the driver, and checks that nothing was destroyed
+        under a foreign context; fails when that takes too long."""
         deadline = time.monotonic() + 30 * SLOW
         while True:
-            process = self.start(900, "clean")
+            process = self.start(900, scenario)
             out, _ = process.communicate(timeout=30 * SLOW)
             if process.returncode == 0:
                 return
             assert time.monotonic() < deadline, f"still there: {out}"
             time.sleep(0.05)
+
+    def await_empty(self) -> None:
+        """As `await_clean`, after ranks that destroyed things under contexts of their choice."""
+        self.await_clean("empty")
 
     def stop(self) -> str:
         """Ends the proxy in good order; what it said on stderr."""

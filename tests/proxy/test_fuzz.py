@@ -1,0 +1,28 @@
+"""Hostile ranks: valid, mutated and random messages, and scribbling over everything a rank can write."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from .conftest import SLOW, StubProxy
+
+MESSAGES = int(os.environ.get("SINGULARITY_TEST_FUZZ_MESSAGES", "1000000"))
+SEEDS = (1, 2)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_proxy_survives_hostile_messages(proxy: StubProxy, seed: int) -> None:
+    """After (up to) a million hostile messages, or 20 seconds of them, the proxy lives, a rank beside it
+    was served correctly all the time, and nothing is left in the driver."""
+    hostile = proxy.start(1, str(seed), str(MESSAGES // len(SEEDS)), "20", program="fuzz")
+    rounds = 0
+    while hostile.poll() is None or rounds == 0:
+        proxy.run(2, "echo", "posts", "bulk")
+        rounds += 1
+    out, err = hostile.communicate(timeout=60 * SLOW)
+    assert hostile.returncode == 0, out + err
+    assert proxy.process.poll() is None
+    proxy.run(3, "echo", "threads")
+    proxy.await_empty()
