@@ -202,7 +202,7 @@ struct sgf_work {
         struct { struct CUevent_st *event; uint64_t record; } record;
         struct { struct CUstream_st *stream; uint64_t seq; struct CUevent_st *event; } wait;
         struct { uint64_t address; struct sgf_zone *zone; } release;
-        struct sgf_plan *plan;
+        struct { struct sgf_plan *plan; uint32_t from, to; } part;
     } u;
     _Alignas(16) uint8_t tail[]; /* kernel parameters, or staged bytes of a pageable copy */
 };
@@ -230,6 +230,8 @@ struct CUstream_st {
     bool threaded, legacy, per_thread;
     _Atomic bool destroyed;
     struct sgf_capture *_Atomic capture;
+    struct CUgraphNode_st **tips; /* while it captures: what its next node needs */
+    uint32_t tip_count;
     struct CUstream_st *next, *previous;
 };
 struct CUstream_st *sgf_stream_new(struct CUctx_st *context, unsigned flags, int priority);
@@ -390,7 +392,7 @@ void sgf_fiber_adopt(struct sgf_fiber_context *thread); /* the calling thread's 
 void sgf_fiber_end(struct sgf_fiber_context *fiber);    /* never resumed again */
 
 /* ---- graphs -------------------------------------------------------------------------------------------------- */
-struct sgf_plan { _Atomic uint32_t references; uint32_t count; struct sgf_work *work[]; };
+struct sgf_plan { _Atomic uint32_t references; uint32_t count; struct sgf_work *work[]; }; /* NULL: event node, see graph_exec.c */
 void sgf_plan_release(struct sgf_plan *plan);
 /* During capture: takes `work` into the stream's graph.  False when the stream does not capture. */
 bool sgf_capture_work(struct CUstream_st *stream, struct sgf_work *work, CUresult *result);

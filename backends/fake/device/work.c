@@ -19,8 +19,11 @@ struct sgf_work *sgf_work_new(enum sgf_work_kind kind, struct CUctx_st *context,
 
 void sgf_work_free(struct sgf_work *work)
 {
+    /* A stream's own work has no count; a graph's is shared with clones and launches. */
+    if (__atomic_load_n(&work->references, __ATOMIC_ACQUIRE) != 0 && __atomic_sub_fetch(&work->references, 1, __ATOMIC_ACQ_REL) != 0)
+        return;
     if (work->kind == SGF_WORK_PLAN)
-        sgf_plan_release(work->u.plan);
+        sgf_plan_release(work->u.part.plan);
     free(work);
 }
 
@@ -63,9 +66,9 @@ static void call_host(struct sgf_work *work)
     thread->in_callback = false;
 }
 
-static CUresult run_plan(struct sgf_plan *plan, struct CUstream_st *stream)
+static CUresult run_plan(struct sgf_plan *plan, uint32_t from, uint32_t to, struct CUstream_st *stream)
 {
-    for (uint32_t i = 0; i < plan->count; i++) {
+    for (uint32_t i = from; i < to; i++) {
         CUresult result = sgf_work_run(plan->work[i], stream);
         if (result != CUDA_SUCCESS)
             return result;
@@ -98,7 +101,7 @@ CUresult sgf_work_run(struct sgf_work *work, struct CUstream_st *stream)
     case SGF_WORK_EMPTY:
         return CUDA_SUCCESS;
     case SGF_WORK_PLAN:
-        return run_plan(work->u.plan, stream);
+        return run_plan(work->u.part.plan, work->u.part.from, work->u.part.to, stream);
     case SGF_WORK_KERNEL:
         return failed ? CUDA_SUCCESS : sgf_kernel_run(&work->u.launch, work->tail, work->context);
     case SGF_WORK_COPY:
