@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +30,16 @@ class Outcome:
 
 
 RunSuite = Callable[..., Outcome]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def two_small_devices(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Settings of the in-memory device for these tests; the library reads them when it is first used."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SINGULARITY_FAKE_DEVICES", "2")
+        patch.setenv("SINGULARITY_FAKE_MEMORY", "512M")
+        patch.setenv("SINGULARITY_FAKE_CACHE", str(tmp_path_factory.getbasetemp() / "objects"))
+        yield
 
 
 @pytest.fixture(scope="session")

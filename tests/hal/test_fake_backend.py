@@ -9,14 +9,11 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-
-os.environ.setdefault("SINGULARITY_FAKE_DEVICES", "2")
-os.environ.setdefault("SINGULARITY_FAKE_MEMORY", "512M")
-
 from singularity_backend_fake import FakeBackend
 from singularity_backend_fake.settings import FakeSettings
 
 from singularity_core.hal import (
+    Backend,
     Capability,
     Device,
     DeviceLost,
@@ -55,9 +52,11 @@ class TestFakeDevice(DriverConformance):
         finally:
             library.sgf_inject_failures(b"")
 
-    def test_in_memory_device_has_every_capability(self, device: Device) -> None:
-        """The reference device lacks nothing, so that every test of the suite runs somewhere."""
+    def test_in_memory_device_has_every_capability(self, device: Device, available_backend: Backend) -> None:
+        """The reference device lacks nothing and is not alone, so that every test of the suite runs
+        somewhere."""
         assert device.capabilities == self.expected
+        assert available_backend.device_count() >= 2
 
 
 @pytest.fixture

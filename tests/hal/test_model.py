@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-os.environ.setdefault("SINGULARITY_FAKE_DEVICES", "2")
-os.environ.setdefault("SINGULARITY_FAKE_MEMORY", "512M")
 
 from singularity_core.hal import DEFAULT_STREAM, Device, IllegalAddress, InvalidArgument, StreamHandle
 from singularity_core.hal.registry import load_backend
