@@ -401,7 +401,7 @@ class Parser:
 
     def body_directive(self, function: Function) -> None:
         line = self.line()
-        if self.text.startswith((".loc", ".file"), self.at):
+        if self.text.startswith((".loc ", ".loc\t", ".file"), self.at):
             self.rest_of_line()
             return
         text = self.statement()
