@@ -9,6 +9,7 @@
 
 #define PAGE 4096u
 #define ARENA_ALIGN (2ull << 20)
+#define SLACK (512ull << 20)
 
 /* ---- the arena -------------------------------------------------------------------------------------------- */
 int sg_memory_open(sg_server *server, uint64_t bytes, char why[256]) {
@@ -16,7 +17,9 @@ int sg_memory_open(sg_server *server, uint64_t bytes, char why[256]) {
     uint64_t limit = 0, actual = 0;
     int32_t error = hal->arena_limit(hal->state, &limit);
     if (error == 0 && limit > SG_DEVICE_WINDOW) limit = SG_DEVICE_WINDOW;
-    uint64_t want = (bytes == 0 || bytes > SG_DEVICE_WINDOW ? limit : bytes) & ~(ARENA_ALIGN - 1);
+    /* what is not the arena's is the driver's: module globals, local memory, code */
+    uint64_t slack = limit / 16 < SLACK ? limit / 16 : SLACK;
+    uint64_t want = (bytes == 0 || bytes > SG_DEVICE_WINDOW ? limit - slack : bytes) & ~(ARENA_ALIGN - 1);
     if (error != 0 || want == 0 || want > limit) {
         snprintf(why, 256, "no arena of %llu bytes on device %d: the device can back %llu now (CUresult %d)",
                  (unsigned long long)bytes, server->device, (unsigned long long)limit, error);
