@@ -29,8 +29,9 @@ def main() -> None:
                 all_cases.CASES[name](device)
             except Exception as problem:  # reported to the reader, which fails the test
                 error = "".join(traceback.format_exception(problem)[-12:])
-                if isinstance(problem, driver.DriverError):
-                    device = None  # the context may hold a sticky error
+                if device is not None and isinstance(problem, driver.DriverError):
+                    device.close()  # the context may hold a sticky error
+                    device = None
             output.write(json.dumps({"case": name, "error": error}) + "\n")
 
 
