@@ -124,7 +124,7 @@ static CUresult add(const char *call, CUgraphNode *out, CUgraph graph, const CUg
     if (error || made)
         return error ? error : made;
     if (!out || !sg_handle_known(SG_KIND_GRAPH, SG_VALUE(graph)))
-        return out ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
+        return CUDA_ERROR_INVALID_VALUE;
     if ((error = check_nodes(dependencies, count)))
         return error;
     if (write_node(SG_OP_graph_add, b, SG_VALUE(graph), 0, dependencies, count))
@@ -146,7 +146,7 @@ static CUresult set(const char *call, uint64_t owner, CUgraphNode node, CUresult
     if (error || made)
         return error ? error : made;
     if (!sg_handle_known(SG_KIND_GRAPH_NODE, SG_VALUE(node)) || (owner && !sg_handle_known(SG_KIND_GRAPH_EXEC, owner)))
-        return CUDA_ERROR_INVALID_HANDLE;
+        return CUDA_ERROR_INVALID_VALUE;
     /* An executable graph hangs on the graph it was made from only by what is noted here. */
     uint64_t graph = sg_handle_parent(SG_VALUE(node)), origin = owner ? (uint64_t)(uintptr_t)sg_handle_data(SG_KIND_GRAPH_EXEC, owner) : graph;
     if (write_node(owner ? SG_OP_graph_exec_set : SG_OP_graph_set, b, owner, SG_VALUE(node), NULL, 0))
@@ -281,23 +281,23 @@ CUresult sg_hand_cuGraphExecKernelNodeSetParams(CUgraphExec hGraphExec, CUgraphN
 {
     struct body b;
     CUresult made = kernel_params_v1(&b, nodeParams);
-    return hGraphExec ? set("cuGraphExecKernelNodeSetParams", SG_VALUE(hGraphExec), hNode, made, &b) : CUDA_ERROR_INVALID_HANDLE;
+    return hGraphExec ? set("cuGraphExecKernelNodeSetParams", SG_VALUE(hGraphExec), hNode, made, &b) : CUDA_ERROR_INVALID_VALUE;
 }
 CUresult sg_hand_cuGraphExecKernelNodeSetParams_v2(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS *nodeParams)
 {
     struct body b;
     CUresult made = kernel_params(&b, nodeParams);
-    return hGraphExec ? set("cuGraphExecKernelNodeSetParams", SG_VALUE(hGraphExec), hNode, made, &b) : CUDA_ERROR_INVALID_HANDLE;
+    return hGraphExec ? set("cuGraphExecKernelNodeSetParams", SG_VALUE(hGraphExec), hNode, made, &b) : CUDA_ERROR_INVALID_VALUE;
 }
 CUresult sg_hand_cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_MEMCPY3D *copyParams, CUcontext ctx)
 {
     struct body b;
     CUresult made = sg_handle_known(SG_KIND_CONTEXT, SG_VALUE(ctx)) ? copy_params("cuGraphExecMemcpyNodeSetParams", &b, copyParams) : CUDA_ERROR_INVALID_CONTEXT;
-    return hGraphExec ? set("cuGraphExecMemcpyNodeSetParams", SG_VALUE(hGraphExec), hNode, made, &b) : CUDA_ERROR_INVALID_HANDLE;
+    return hGraphExec ? set("cuGraphExecMemcpyNodeSetParams", SG_VALUE(hGraphExec), hNode, made, &b) : CUDA_ERROR_INVALID_VALUE;
 }
 CUresult sg_hand_cuGraphExecMemsetNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_MEMSET_NODE_PARAMS *memsetParams, CUcontext ctx)
 {
     struct body b;
     CUresult made = sg_handle_known(SG_KIND_CONTEXT, SG_VALUE(ctx)) ? fill_params(&b, memsetParams) : CUDA_ERROR_INVALID_CONTEXT;
-    return hGraphExec ? set("cuGraphExecMemsetNodeSetParams", SG_VALUE(hGraphExec), hNode, made, &b) : CUDA_ERROR_INVALID_HANDLE;
+    return hGraphExec ? set("cuGraphExecMemsetNodeSetParams", SG_VALUE(hGraphExec), hNode, made, &b) : CUDA_ERROR_INVALID_VALUE;
 }

@@ -10,7 +10,7 @@ static CUresult make(const char *call, uint32_t what, uint32_t kind, uint64_t gr
     if (error)
         return error;
     if (!sg_handle_known(SG_KIND_GRAPH, graph))
-        return CUDA_ERROR_INVALID_HANDLE;
+        return CUDA_ERROR_INVALID_VALUE;
     struct sg_wire_graph_make *wire = sg_begin(SG_OP_graph_instantiate, sizeof *wire);
     if (!wire)
         return sg_lost(call);
@@ -84,7 +84,7 @@ CUresult sg_hand_cuGraphExecUpdate_v2(CUgraphExec hGraphExec, CUgraph hGraph, CU
     if (error)
         return error;
     if (!sg_handle_known(SG_KIND_GRAPH_EXEC, SG_VALUE(hGraphExec)) || !sg_handle_known(SG_KIND_GRAPH, SG_VALUE(hGraph)))
-        return CUDA_ERROR_INVALID_HANDLE;
+        return CUDA_ERROR_INVALID_VALUE;
     if (!resultInfo)
         return CUDA_ERROR_INVALID_VALUE;
     struct sg_wire_graph_update *wire = sg_begin(SG_OP_cuGraphExecUpdate_v2, sizeof *wire);
@@ -120,7 +120,7 @@ static CUresult list(const char *call, uint32_t what, uint32_t kind, uint64_t ow
     if (error)
         return error;
     if (!count || !sg_handle_known(kind, owner))
-        return count ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
+        return CUDA_ERROR_INVALID_VALUE;
     struct sg_wire_graph_list *wire = sg_begin(SG_OP_graph_list, sizeof *wire);
     if (!wire)
         return sg_lost(call);
@@ -179,7 +179,7 @@ static CUresult edges(const char *call, uint32_t what, CUgraph graph, const CUgr
     if (error)
         return error;
     if (!sg_handle_known(SG_KIND_GRAPH, SG_VALUE(graph)))
-        return CUDA_ERROR_INVALID_HANDLE;
+        return CUDA_ERROR_INVALID_VALUE;
     if (count > MAX_EDGES || (count && (!from || !to)))
         return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < count; i++)

@@ -304,7 +304,7 @@ CUresult sg_send_cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type)
     if (error)
         return error;
     if (!sg_handle_known(SG_KIND_GRAPH_NODE, (uint64_t)(uintptr_t)hNode))
-        return CUDA_ERROR_INVALID_HANDLE;
+        return CUDA_ERROR_INVALID_VALUE;
     if (!type)
         return CUDA_ERROR_INVALID_VALUE;
     struct sg_wire_cuGraphNodeGetType *wire = sg_begin(SG_OP_cuGraphNodeGetType, (uint32_t)(sizeof(struct sg_wire_cuGraphNodeGetType)));
@@ -325,7 +325,7 @@ CUresult sg_send_cuGraphDestroyNode(CUgraphNode hNode)
     if (error)
         return error;
     if (!sg_handle_known(SG_KIND_GRAPH_NODE, (uint64_t)(uintptr_t)hNode))
-        return CUDA_ERROR_INVALID_HANDLE;
+        return CUDA_ERROR_INVALID_VALUE;
     struct sg_wire_cuGraphDestroyNode *wire = sg_begin(SG_OP_cuGraphDestroyNode, (uint32_t)(sizeof(struct sg_wire_cuGraphDestroyNode)));
     if (!wire)
         return sg_lost("cuGraphDestroyNode");
@@ -343,7 +343,7 @@ CUresult sg_send_cuGraphExecGetFlags(CUgraphExec hGraphExec, cuuint64_t *flags)
     if (error)
         return error;
     if (!sg_handle_known(SG_KIND_GRAPH_EXEC, (uint64_t)(uintptr_t)hGraphExec))
-        return CUDA_ERROR_INVALID_HANDLE;
+        return CUDA_ERROR_INVALID_VALUE;
     if (!flags)
         return CUDA_ERROR_INVALID_VALUE;
     struct sg_wire_cuGraphExecGetFlags *wire = sg_begin(SG_OP_cuGraphExecGetFlags, (uint32_t)(sizeof(struct sg_wire_cuGraphExecGetFlags)));
@@ -364,9 +364,9 @@ CUresult sg_send_cuGraphNodeSetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode
     if (error)
         return error;
     if (!sg_handle_known(SG_KIND_GRAPH_EXEC, (uint64_t)(uintptr_t)hGraphExec))
-        return CUDA_ERROR_INVALID_HANDLE;
+        return CUDA_ERROR_INVALID_VALUE;
     if (!sg_handle_known(SG_KIND_GRAPH_NODE, (uint64_t)(uintptr_t)hNode))
-        return CUDA_ERROR_INVALID_HANDLE;
+        return CUDA_ERROR_INVALID_VALUE;
     struct sg_wire_cuGraphNodeSetEnabled *wire = sg_begin(SG_OP_cuGraphNodeSetEnabled, (uint32_t)(sizeof(struct sg_wire_cuGraphNodeSetEnabled)));
     if (!wire)
         return sg_lost("cuGraphNodeSetEnabled");
@@ -383,9 +383,9 @@ CUresult sg_send_cuGraphNodeGetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode
     if (error)
         return error;
     if (!sg_handle_known(SG_KIND_GRAPH_EXEC, (uint64_t)(uintptr_t)hGraphExec))
-        return CUDA_ERROR_INVALID_HANDLE;
+        return CUDA_ERROR_INVALID_VALUE;
     if (!sg_handle_known(SG_KIND_GRAPH_NODE, (uint64_t)(uintptr_t)hNode))
-        return CUDA_ERROR_INVALID_HANDLE;
+        return CUDA_ERROR_INVALID_VALUE;
     if (!isEnabled)
         return CUDA_ERROR_INVALID_VALUE;
     struct sg_wire_cuGraphNodeGetEnabled *wire = sg_begin(SG_OP_cuGraphNodeGetEnabled, (uint32_t)(sizeof(struct sg_wire_cuGraphNodeGetEnabled)));
@@ -407,7 +407,7 @@ CUresult sg_send_cuGraphExecDestroy(CUgraphExec hGraphExec)
     if (error)
         return error;
     if (!sg_handle_known(SG_KIND_GRAPH_EXEC, (uint64_t)(uintptr_t)hGraphExec))
-        return CUDA_ERROR_INVALID_HANDLE;
+        return CUDA_ERROR_INVALID_VALUE;
     struct sg_wire_cuGraphExecDestroy *wire = sg_begin(SG_OP_cuGraphExecDestroy, (uint32_t)(sizeof(struct sg_wire_cuGraphExecDestroy)));
     if (!wire)
         return sg_lost("cuGraphExecDestroy");
@@ -423,7 +423,7 @@ CUresult sg_send_cuGraphDestroy(CUgraph hGraph)
     if (error)
         return error;
     if (!sg_handle_known(SG_KIND_GRAPH, (uint64_t)(uintptr_t)hGraph))
-        return CUDA_ERROR_INVALID_HANDLE;
+        return CUDA_ERROR_INVALID_VALUE;
     struct sg_wire_cuGraphDestroy *wire = sg_begin(SG_OP_cuGraphDestroy, (uint32_t)(sizeof(struct sg_wire_cuGraphDestroy)));
     if (!wire)
         return sg_lost("cuGraphDestroy");
@@ -639,7 +639,7 @@ CUresult sg_send_cuGraphUpload(CUgraphExec hGraph, CUstream hStream)
     if (error)
         return error;
     if (!sg_handle_known(SG_KIND_GRAPH_EXEC, (uint64_t)(uintptr_t)hGraph))
-        return CUDA_ERROR_INVALID_HANDLE;
+        return CUDA_ERROR_INVALID_VALUE;
     uint64_t wire_hStream;
     if ((error = sg_stream_wire(hStream, &wire_hStream)))
         return error;
@@ -658,7 +658,7 @@ CUresult sg_send_cuGraphLaunch(CUgraphExec hGraph, CUstream hStream)
     if (error)
         return error;
     if (!sg_handle_known(SG_KIND_GRAPH_EXEC, (uint64_t)(uintptr_t)hGraph))
-        return CUDA_ERROR_INVALID_HANDLE;
+        return CUDA_ERROR_INVALID_VALUE;
     uint64_t wire_hStream;
     if ((error = sg_stream_wire(hStream, &wire_hStream)))
         return error;

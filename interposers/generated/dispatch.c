@@ -345,7 +345,7 @@ static int32_t serve_cuGraphNodeGetType(sg_session *session, const struct sg_req
     memcpy(&wire, request->payload, sizeof wire);
     void *real_hNode = sg_handle_get(session, SG_KIND_GRAPH_NODE, wire.hNode);
     if (!real_hNode)
-        return CUDA_ERROR_INVALID_HANDLE;
+        return CUDA_ERROR_INVALID_VALUE;
     CUgraphNodeType out_type;
     memset(&out_type, 0, sizeof out_type);
     int32_t result = (int32_t)sg_session_driver(session)->cuGraphNodeGetType(real_hNode, &out_type);
@@ -368,7 +368,7 @@ static int32_t serve_cuGraphDestroyNode(sg_session *session, const struct sg_req
     memcpy(&wire, request->payload, sizeof wire);
     void *real_hNode = sg_handle_get(session, SG_KIND_GRAPH_NODE, wire.hNode);
     if (!real_hNode)
-        return CUDA_ERROR_INVALID_HANDLE;
+        return CUDA_ERROR_INVALID_VALUE;
     int32_t result = (int32_t)sg_session_driver(session)->cuGraphDestroyNode(real_hNode);
     if (result)
         return result;
@@ -385,7 +385,7 @@ static int32_t serve_cuGraphExecGetFlags(sg_session *session, const struct sg_re
     memcpy(&wire, request->payload, sizeof wire);
     void *real_hGraphExec = sg_handle_get(session, SG_KIND_GRAPH_EXEC, wire.hGraphExec);
     if (!real_hGraphExec)
-        return CUDA_ERROR_INVALID_HANDLE;
+        return CUDA_ERROR_INVALID_VALUE;
     cuuint64_t out_flags;
     memset(&out_flags, 0, sizeof out_flags);
     int32_t result = (int32_t)sg_session_driver(session)->cuGraphExecGetFlags(real_hGraphExec, &out_flags);
@@ -408,10 +408,10 @@ static int32_t serve_cuGraphNodeSetEnabled(sg_session *session, const struct sg_
     memcpy(&wire, request->payload, sizeof wire);
     void *real_hGraphExec = sg_handle_get(session, SG_KIND_GRAPH_EXEC, wire.hGraphExec);
     if (!real_hGraphExec)
-        return CUDA_ERROR_INVALID_HANDLE;
+        return CUDA_ERROR_INVALID_VALUE;
     void *real_hNode = sg_handle_get(session, SG_KIND_GRAPH_NODE, wire.hNode);
     if (!real_hNode)
-        return CUDA_ERROR_INVALID_HANDLE;
+        return CUDA_ERROR_INVALID_VALUE;
     int32_t result = (int32_t)sg_session_driver(session)->cuGraphNodeSetEnabled(real_hGraphExec, real_hNode, wire.isEnabled);
     if (result)
         return result;
@@ -427,10 +427,10 @@ static int32_t serve_cuGraphNodeGetEnabled(sg_session *session, const struct sg_
     memcpy(&wire, request->payload, sizeof wire);
     void *real_hGraphExec = sg_handle_get(session, SG_KIND_GRAPH_EXEC, wire.hGraphExec);
     if (!real_hGraphExec)
-        return CUDA_ERROR_INVALID_HANDLE;
+        return CUDA_ERROR_INVALID_VALUE;
     void *real_hNode = sg_handle_get(session, SG_KIND_GRAPH_NODE, wire.hNode);
     if (!real_hNode)
-        return CUDA_ERROR_INVALID_HANDLE;
+        return CUDA_ERROR_INVALID_VALUE;
     unsigned int out_isEnabled;
     memset(&out_isEnabled, 0, sizeof out_isEnabled);
     int32_t result = (int32_t)sg_session_driver(session)->cuGraphNodeGetEnabled(real_hGraphExec, real_hNode, &out_isEnabled);
@@ -453,7 +453,7 @@ static int32_t serve_cuGraphExecDestroy(sg_session *session, const struct sg_req
     memcpy(&wire, request->payload, sizeof wire);
     void *real_hGraphExec = sg_handle_get(session, SG_KIND_GRAPH_EXEC, wire.hGraphExec);
     if (!real_hGraphExec)
-        return CUDA_ERROR_INVALID_HANDLE;
+        return CUDA_ERROR_INVALID_VALUE;
     int32_t result = (int32_t)sg_session_driver(session)->cuGraphExecDestroy(real_hGraphExec);
     if (result)
         return result;
@@ -471,7 +471,7 @@ static int32_t serve_cuGraphDestroy(sg_session *session, const struct sg_request
     memcpy(&wire, request->payload, sizeof wire);
     void *real_hGraph = sg_handle_get(session, SG_KIND_GRAPH, wire.hGraph);
     if (!real_hGraph)
-        return CUDA_ERROR_INVALID_HANDLE;
+        return CUDA_ERROR_INVALID_VALUE;
     int32_t result = (int32_t)sg_session_driver(session)->cuGraphDestroy(real_hGraph);
     if (result)
         return result;
@@ -685,7 +685,7 @@ static int32_t serve_cuGraphUpload(sg_session *session, const struct sg_request 
     memcpy(&wire, request->payload, sizeof wire);
     void *real_hGraph = sg_handle_get(session, SG_KIND_GRAPH_EXEC, wire.hGraph);
     if (!real_hGraph)
-        return CUDA_ERROR_INVALID_HANDLE;
+        return CUDA_ERROR_INVALID_VALUE;
     void *real_hStream;
     if (sg_stream_get(session, wire.hStream, &real_hStream))
         return CUDA_ERROR_INVALID_HANDLE;
@@ -704,7 +704,7 @@ static int32_t serve_cuGraphLaunch(sg_session *session, const struct sg_request 
     memcpy(&wire, request->payload, sizeof wire);
     void *real_hGraph = sg_handle_get(session, SG_KIND_GRAPH_EXEC, wire.hGraph);
     if (!real_hGraph)
-        return CUDA_ERROR_INVALID_HANDLE;
+        return CUDA_ERROR_INVALID_VALUE;
     void *real_hStream;
     if (sg_stream_get(session, wire.hStream, &real_hStream))
         return CUDA_ERROR_INVALID_HANDLE;

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from interposers.generator.annotations import Annotations, Call, Rule
-from interposers.generator.shared import NOTICE, is_client_chosen, reply_fields, request_fields
+from interposers.generator.shared import NOTICE, is_client_chosen, reply_fields, request_fields, wrong_handle
 
 # One letter per parameter: how the tracer prints it.
 _TRACE_VALUES = {"float": "f", "int": "i", "unsigned int": "u", "CUdevice": "i"}
@@ -84,10 +84,10 @@ def _check(rule: Rule) -> str:
         )
     if rule.how in ("handle", "destroy"):
         allow = f"{name} && " if rule.optional else ""
-        wrong = "CONTEXT" if rule.kind == "context" else "HANDLE"
+        wrong = wrong_handle(rule.kind)
         return (
             f"    if ({allow}!sg_handle_known(SG_KIND_{rule.kind.upper()}, (uint64_t)(uintptr_t){name}))\n"
-            f"        return CUDA_ERROR_INVALID_{wrong};\n"
+            f"        return {wrong};\n"
         )
     if rule.how == "null":
         return f"    if ({name})\n        return CUDA_ERROR_NOT_SUPPORTED;\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from interposers.generator.annotations import Annotations, Call, Rule
-from interposers.generator.shared import NOTICE, is_client_chosen, reply_fields, request_fields
+from interposers.generator.shared import NOTICE, is_client_chosen, reply_fields, request_fields, wrong_handle
 
 
 def emit_driver(annotations: Annotations) -> str:
@@ -138,14 +138,14 @@ def _unwrap(rule: Rule) -> str:
         )
     if rule.how in ("handle", "destroy"):
         get = f"sg_handle_get(session, SG_KIND_{rule.kind.upper()}, wire.{name})"
-        wrong = "CONTEXT" if rule.kind == "context" else "HANDLE"
+        wrong = wrong_handle(rule.kind)
         if rule.optional:
             return (
                 f"    void *real_{name} = wire.{name} ? {get} : NULL;\n    if (wire.{name} && !real_{name})\n"
-                f"        return CUDA_ERROR_INVALID_{wrong};\n"
+                f"        return {wrong};\n"
             )
         return (
-            f"    void *real_{name} = {get};\n    if (!real_{name})\n        return CUDA_ERROR_INVALID_{wrong};\n"
+            f"    void *real_{name} = {get};\n    if (!real_{name})\n        return {wrong};\n"
         )
     if rule.how == "out":
         kind = rule.parameter.pointee

@@ -50,6 +50,13 @@ def is_client_chosen(call: Call, rule: Rule) -> bool:
     return rule.how == "create" and call.mode == "post"
 
 
+def wrong_handle(kind: str) -> str:
+    """What CUDA documents for a handle that is not (or no longer) one of that kind."""
+    if kind == "context":
+        return "CUDA_ERROR_INVALID_CONTEXT"
+    return "CUDA_ERROR_INVALID_VALUE" if kind.startswith("graph") else "CUDA_ERROR_INVALID_HANDLE"
+
+
 def emit_calls(header: Header, annotations: Annotations) -> str:
     """The text of ``generated/calls.h``."""
     structs = []

@@ -62,7 +62,7 @@ def wrong_handles() -> None:
         expect(400, "cuEventRecord", bad, None)
         expect(400, "cuEventDestroy_v2", bad)
         expect(400, "cuModuleUnload", bad)
-        expect(400, "cuGraphLaunch", bad, None)
+        expect(1, "cuGraphLaunch", bad, None)
         expect(400, "cuFuncSetCacheConfig", bad, 0)
         expect(201, "cuCtxSetCurrent", bad)
         expect(201, "cuCtxDestroy_v2", bad)
