@@ -69,6 +69,8 @@ static void call_host(struct sgf_work *work)
 static CUresult run_plan(struct sgf_plan *plan, uint32_t from, uint32_t to, struct CUstream_st *stream)
 {
     for (uint32_t i = from; i < to; i++) {
+        if (plan->work[i] == NULL) /* an empty or disabled node */
+            continue;
         CUresult result = sgf_work_run(plan->work[i], stream);
         if (result != CUDA_SUCCESS)
             return result;
