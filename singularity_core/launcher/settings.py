@@ -154,11 +154,15 @@ def rank_environment(
             str(job_directory / f"device-{device}")
             for device in visible_devices(settings.ranks, settings.devices)
         )
-        # The proxies inherited it and apply it; a second time it would hide the wrong devices.
+        # It chose the proxies' devices; a second time it would hide the wrong ones.
         environment.pop("CUDA_VISIBLE_DEVICES", None)
     return environment
 
 
-def proxy_environment(job: str, extra: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a proxy: the user's own, and what its backend asks for."""
-    return {**os.environ, **extra, JOB_VARIABLE: job}
+def proxy_environment(job: str, extra: Mapping[str, str], device: int) -> dict[str, str]:
+    """The environment of the proxy of physical device `device`: the user's own, what its backend asks for,
+    and CUDA_VISIBLE_DEVICES so that it sees this device alone, as ordinal 0.  So it takes no memory on the
+    others, and the device window has the same address on every proxy."""
+    inherited = os.environ.get("CUDA_VISIBLE_DEVICES")
+    visible = str(device) if inherited is None else inherited.split(",")[device].strip()
+    return {**os.environ, **extra, JOB_VARIABLE: job, "CUDA_VISIBLE_DEVICES": visible}

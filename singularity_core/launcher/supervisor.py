@@ -130,8 +130,7 @@ class Supervisor:
 
     def _exit_code(self) -> int:
         if self._failure is not None:
-            for line in describe_failure(self._failure):
-                say(line)
+            say("\n".join(describe_failure(self._failure)))
             return self._failure.exit_code
         if self._signals:
             return 128 + self._signals[0]
@@ -143,11 +142,11 @@ class Supervisor:
         ready, tell = os.pipe2(os.O_CLOEXEC)
         command = [
             *(sys.executable, "-P", "-m", "singularity_core.proxy"),
-            *("--backend", self._settings.backend, "--device", str(device)),
+            *("--backend", self._settings.backend, "--device", "0"),  # the one that it sees
             *("--directory", str(self._directory.device_directory(device)), "--ready-fd", str(tell)),
         ]
         errors = Relay(2, prefix=f"[proxy {device}] ", log=self._log(f"proxy-{device}", "stderr"))
-        environment = proxy_environment(self._directory.job, self._backend_environment)
+        environment = proxy_environment(self._directory.job, self._backend_environment, device)
         member = self._start(
             f"the proxy of device {device}", device, command, environment, [errors], tell=tell, stdout=None
         )

@@ -192,7 +192,8 @@ static int visible(int count, int ordinals[SGF_MAX_DEVICES])
 static CUresult open_device(struct sgf_device *device, int ordinal)
 {
     device->ordinal = ordinal;
-    device->lo = SG_DEVICE_BASE + (uint64_t)ordinal * SG_DEVICE_WINDOW;
+    /* By position among the visible: a proxy that sees one device has the same window whichever that is. */
+    device->lo = SG_DEVICE_BASE + (uint64_t)(device - sgf.devices) * SG_DEVICE_WINDOW;
     device->hi = device->lo + SG_DEVICE_WINDOW;
     pthread_mutex_init(&device->lock, NULL);
     pthread_mutex_init(&device->arena.lock, NULL);
