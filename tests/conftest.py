@@ -54,8 +54,10 @@ def rank_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]
 
 
 @pytest.fixture(scope="session")
-def start_rank(rank_environment: dict[str, str]) -> StartRank:
+def start_rank(rank_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> StartRank:
     """`start_rank(mode, script, *arguments, env={})` starts a Python program; the caller ends it."""
+
+    elsewhere = tmp_path_factory.mktemp("cwd")  # so that no rank imports from the checkout
 
     def start(
         mode: str, script: Path, *arguments: str, env: dict[str, str] | None = None
@@ -75,6 +77,7 @@ def start_rank(rank_environment: dict[str, str]) -> StartRank:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
+            cwd=elsewhere,
         )
 
     return start
