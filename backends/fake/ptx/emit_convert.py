@@ -9,7 +9,7 @@ from __future__ import annotations
 from .emit import BITS, LLVM_TYPE, Emitter, handles
 from .emit_alu import const, intrinsic, operands, widen
 from .emit_float import (ROUNDINGS, finish, float_operand, float_to_half, flush, relu, saturate)
-from .errors import invalid
+from .errors import PtxError, invalid
 from .flow import Ins, Source
 from .parser import TYPE_SIZE
 
@@ -108,7 +108,8 @@ def integer_to_float(e: Emitter, ins: Ins, to: str, source: str, operand: Source
     if mode != "rn" and not (exact and to in ("f32", "f64")):
         from .emit_rounding import directed_from_integer
         if to in ("f16", "bf16"):
-            raise e.unsupported(ins)
+            finish(e, ins, directed_half(e, name, to, mode, vector), to, vector)
+            return
         name = directed_from_integer(e, x, a, source[0] == "s", real, mode, vector, name)
     finish(e, ins, name, to, vector)
 
@@ -150,7 +151,12 @@ def float_to_integer(e: Emitter, ins: Ins, to: str, source: str, operand: Source
     how = "fptosi" if to[0] == "s" else "fptoui"
     name = f"llvm.{how}.sat.{e.suffix(llvm, vector)}.{e.suffix(real, vector)}"
     e.declare(name, t, f)
-    store_integer(e, ins, e.op(f"call {t} @{name}({f} {x})"), to, vector)
+    result = e.op(f"call {t} @{name}({f} {x})")
+    if source == "f64" or BITS[llvm] == 64:  # there NaN becomes the highest bit alone; elsewhere 0, which LLVM gives
+        nan = e.op(f"fcmp uno {f} {x}, {x}")
+        highest = const(e, llvm, 1 << BITS[llvm] - 1, vector)
+        result = e.op(f"select {e.ty('i1', vector)} {nan}, {t} {highest}, {t} {result}")
+    store_integer(e, ins, result, to, vector)
 
 
 def float_to_float(e: Emitter, ins: Ins, to: str, source: str, operand: Source, vector: bool) -> None:
@@ -173,9 +179,7 @@ def float_to_float(e: Emitter, ins: Ins, to: str, source: str, operand: Source, 
         else:
             x = e.op(f"fptrunc {e.ty('double', vector)} {x} to {e.ty('float', vector)}")
     if to in ("f16", "bf16") and mode != "rn" and TYPE_SIZE[source] > 2:
-        if mode != "rz":
-            raise e.unsupported(ins)
-        x = cut_to_half(e, x, to, vector)
+        x = directed_half(e, x, to, mode, vector)
     finish(e, ins, x, to, vector)
 
 
@@ -194,16 +198,28 @@ def narrow_to_odd(e: Emitter, x: str, vector: bool) -> str:
     return e.op(f"bitcast {t32} {e.op(f'select {bit} {inexact}, {t32} {odd}, {t32} {bits}')} to {f}")
 
 
-def cut_to_half(e: Emitter, x: str, to: str, vector: bool) -> str:
-    """A float moved towards zero to a value that f16 or bf16 holds exactly."""
-    f, bit = e.ty("float", vector), e.ty("i1", vector)
+def directed_half(e: Emitter, x: str, to: str, mode: str, vector: bool) -> str:
+    """A float moved to a value that f16 or bf16 holds exactly, as a directed mode rounds it."""
     from .emit_float import half_to_float
+    f, bit, t16 = e.ty("float", vector), e.ty("i1", vector), e.ty("i16", vector)
     bits = float_to_half(e, x, to, vector)
     back = half_to_float(e, bits, to, vector)
-    larger = e.op(f"fcmp ogt {f} {intrinsic(e, 'fabs', 'float', vector, back)}, {intrinsic(e, 'fabs', 'float', vector, x)}")
-    t16 = e.ty("i16", vector)
-    down = e.op(f"sub {t16} {bits}, {const(e, 'i16', 1, vector)}")
-    name = half_to_float(e, e.op(f"select {bit} {larger}, {t16} {down}, {t16} {bits}"), to, vector)
+    less, more = e.op(f"fcmp olt {f} {x}, {back}"), e.op(f"fcmp ogt {f} {x}, {back}")
+    negative = e.op(f"icmp slt {t16} {bits}, {const(e, 'i16', 0, vector)}")
+    if mode == "rz":
+        wanted = e.op(f"select {bit} {negative}, {bit} {more}, {bit} {less}")
+        moved = e.op(f"sub {t16} {bits}, {const(e, 'i16', 1, vector)}")
+    elif mode in ("rm", "rp"):
+        wanted = less if mode == "rm" else more
+        away = negative if mode == "rm" else e.op(f"xor {bit} {negative}, {const(e, 'i1', -1, vector)}")
+        step = e.op(f"select {bit} {away}, {t16} {const(e, 'i16', 1, vector)}, {t16} {const(e, 'i16', -1, vector)}")
+        moved = e.op(f"add {t16} {bits}, {step}")
+        zero = e.op(f"fcmp oeq {f} {back}, {const(e, 'float', 0, vector)}")
+        least = const(e, "i16", 1 if mode == "rp" else 0x8001, vector)
+        moved = e.op(f"select {bit} {zero}, {t16} {least}, {t16} {moved}")
+    else:
+        raise PtxError(f"rounding `.{mode}` to {to} is not supported by the in-memory device", e.line)
+    name = half_to_float(e, e.op(f"select {bit} {wanted}, {t16} {moved}, {t16} {bits}"), to, vector)
     nan = e.op(f"fcmp uno {f} {x}, {x}")
     return e.op(f"select {bit} {nan}, {f} {x}, {f} {name}")
 
@@ -219,7 +235,7 @@ def pack_pair(e: Emitter, ins: Ins, to: str, source: str) -> None:
     for operand in operands(ins, 2):
         x = e.value(operand, "float", vector)
         if mode == "rz":
-            x = cut_to_half(e, x, to[:-2], vector)
+            x = directed_half(e, x, to[:-2], mode, vector)
         if "relu" in ins.mods:
             x = relu(e, x, "float", vector)
         half = float_to_half(e, x, to[:-2], vector)

@@ -102,15 +102,19 @@ def rotated(e: Emitter, value: str, align: int, vector: bool) -> str:
 
 
 def address(e: Emitter, source: Source, space: str, vector: bool) -> str:
-    """The register part of an address as i64 (offsets of 32-bit spaces are zero-extended)."""
+    """The register part of an address as i64.
+
+    32-bit addresses of shared and local memory are sign-extended: valid ones are below 2^31, and so base + offset and
+    base + lane * stride come out right where the base alone wrapped below zero.
+    """
     if space in ("shared", "local") and isinstance(source, int) and e.home.get(source, ("i64",))[0] == "i32":
         name = e.value(source, "i32", vector)
-        key = (("zext", source), "i64", vector)
+        key = (("sext", source), "i64", vector)
         if key not in e.cache:
-            e.cache[key] = e.op(f"zext {e.ty('i32', vector)} {name} to {e.ty('i64', vector)}")
+            e.cache[key] = e.op(f"sext {e.ty('i32', vector)} {name} to {e.ty('i64', vector)}")
         return e.cache[key]
     if isinstance(source, Imm) and space in ("shared", "local"):
-        return e.splat_text("i64", str(source.value & 0xFFFFFFFF), vector)
+        return e.splat_text("i64", str(source.value), vector)
     return e.value(source, "i64", vector)
 
 
@@ -554,3 +558,31 @@ def prefetch(e: Emitter, ins: Ins) -> None:
     """Hints."""
     if ins.op == "discard":
         raise e.unsupported(ins)
+
+
+@handles("isspacep")
+def is_space(e: Emitter, ins: Ins) -> None:
+    """Whether a generic address lies in a state space."""
+    space = ins.mods[0].split("::")[0] if len(ins.mods) == 1 else ""
+    if space not in SPACES or ins.mods[0] == "shared::cluster":
+        raise e.unsupported(ins)
+    vector = e.is_vector(ins.dst[0])
+    t, bit = e.ty("i64", vector), e.ty("i1", vector)
+    at = e.value(ins.src[0], "i64", vector)
+
+    def within(start: str, size: str) -> str:
+        if vector:
+            start, size = e.splat(start, "i64"), e.splat(size, "i64")
+        return e.op(f"icmp ult {t} {e.op(f'sub {t} {at}, {start}')}, {size}")
+
+    shared = within(e.op("ptrtoint ptr %shared to i64"), "%shared.bytes")
+    local = within(e.op("ptrtoint ptr %local to i64"), e.op(f"mul i64 %local.stride, {e.layout.threads}"))
+    if space == "shared":
+        name = shared
+    elif space == "local":
+        name = local
+    elif space == "global":
+        name = e.op(f"xor {bit} {e.op(f'or {bit} {shared}, {local}')}, {e.immediate(-1, 'i1', vector)}")
+    else:
+        raise e.unsupported(ins)
+    e.define(ins.dst[0], name, "i1", vector)

@@ -66,25 +66,60 @@ def nearest_and_loss(e: Emitter, op: str, vector: bool, args: tuple[str, ...]) -
     raise unsupported(f"directed rounding of `{op}`", e.line)
 
 
+def by_size(e: Emitter, vector: bool, x: str, y: str) -> tuple[str, str]:
+    """The smaller and the larger of two factors: scaling the smaller cannot overflow."""
+    t, bit = e.ty("double", vector), e.ty("i1", vector)
+    size_x, size_y = intrinsic(e, "fabs", "double", vector, x), intrinsic(e, "fabs", "double", vector, y)
+    smaller = e.op(f"fcmp olt {t} {size_x}, {size_y}")
+    return (e.op(f"select {bit} {smaller}, {t} {x}, {t} {y}"), e.op(f"select {bit} {smaller}, {t} {y}, {t} {x}"))
+
+
+def vanished(e: Emitter, vector: bool, value: str, x: str, y: str) -> str:
+    """`value`, or where it is zero though x * y is not: the smallest number with the product's sign."""
+    t, bit, t64 = e.ty("double", vector), e.ty("i1", vector), e.ty("i64", vector)
+    z = zero(e, "double", vector)
+    lost = e.op(f"fcmp oeq {t} {value}, {z}")
+    for factor in (x, y):
+        lost = e.op(f"and {bit} {lost}, {e.op(f'fcmp one {t} {factor}, {z}')}")
+    signs = e.op(f"xor {t64} {e.op(f'bitcast {t} {x} to {t64}')}, {e.op(f'bitcast {t} {y} to {t64}')}")
+    sign = e.op(f"and {t64} {signs}, {const(e, 'i64', 1 << 63, vector)}")
+    bits = e.op(f"or {t64} {sign}, {const(e, 'i64', 1, vector)}")
+    least = e.op(f"bitcast {t64} {bits} to {t}")
+    return e.op(f"select {bit} {lost}, {t} {least}, {t} {value}")
+
+
 def product_and_loss(e: Emitter, vector: bool, x: str, y: str) -> tuple[str, str]:
     t = e.ty("double", vector)
     p = e.op(f"fmul {t} {x}, {y}")
     k = scaled(e, p, vector)
-    smaller = e.op(f"fcmp olt {t} {intrinsic(e, 'fabs', 'double', vector, x)}, {intrinsic(e, 'fabs', 'double', vector, y)}")
-    bit = e.ty("i1", vector)
-    low = e.op(f"select {bit} {smaller}, {t} {x}, {t} {y}")
-    high = e.op(f"select {bit} {smaller}, {t} {y}, {t} {x}")
+    low, high = by_size(e, vector, x, y)
     minus = e.op(f"fmul {t} {negate(e, p, 'double', vector)}, {k}")
-    return p, intrinsic(e, "fma", "double", vector, e.op(f"fmul {t} {low}, {k}"), high, minus)
+    loss = intrinsic(e, "fma", "double", vector, e.op(f"fmul {t} {low}, {k}"), high, minus)
+    bit = e.ty("i1", vector)
+    gone = e.op(f"fcmp oeq {t} {p}, {zero(e, 'double', vector)}")
+    return p, e.op(f"select {bit} {gone}, {t} {vanished(e, vector, loss, x, y)}, {t} {loss}")
 
 
 def fused_and_loss(e: Emitter, vector: bool, x: str, y: str, z: str) -> tuple[str, str]:
-    t = e.ty("double", vector)
+    """The loss of x * y + z is the sum of three exact terms; where all is tiny, they are computed at 2^108 times."""
+    t, bit = e.ty("double", vector), e.ty("i1", vector)
     s = intrinsic(e, "fma", "double", vector, x, y, z)
-    p = e.op(f"fmul {t} {x}, {y}")
-    lost = intrinsic(e, "fma", "double", vector, x, y, negate(e, p, "double", vector))
-    u, t1 = two_sum(e, p, z, "double", vector)
-    a = e.op(f"fsub {t} {u}, {s}")
+    low, high = by_size(e, vector, x, y)
+    near = e.op(f"fcmp olt {t} {intrinsic(e, 'fabs', 'double', vector, z)}, "
+                f"{e.splat_text('double', '0x0DF0000000000000', vector)}")  # 2^-800
+    one = e.splat_text("double", "0x3FF0000000000000", vector)
+    product = e.op(f"fmul {t} {x}, {y}")
+    k = e.op(f"select {bit} {near}, {t} {scaled(e, product, vector)}, {t} {one}")
+    huge = e.op(f"fcmp ogt {t} {intrinsic(e, 'fabs', 'double', vector, product)}, "
+                f"{e.splat_text('double', '0x7E70000000000000', vector)}")  # 2^1000
+    k = e.op(f"select {bit} {huge}, {t} {e.splat_text('double', '0x3930000000000000', vector)}, {t} {k}")  # 2^-108
+    low = e.op(f"fmul {t} {low}, {k}")
+    p = e.op(f"fmul {t} {low}, {high}")
+    lost = intrinsic(e, "fma", "double", vector, low, high, negate(e, p, "double", vector))
+    p = vanished(e, vector, p, x, y)
+    term = vanished(e, vector, e.op(f"fmul {t} {z}, {k}"), z, one)
+    u, t1 = two_sum(e, p, term, "double", vector)
+    a = e.op(f"fsub {t} {u}, {e.op(f'fmul {t} {s}, {k}')}")
     v, w = two_sum(e, a, t1, "double", vector)
     h, rest = two_sum(e, w, lost, "double", vector)
     return s, e.op(f"fadd {t} {e.op(f'fadd {t} {v}, {h}')}, {rest}")
@@ -141,21 +176,23 @@ def directed(e: Emitter, op: str, kind: str, mode: str, vector: bool, *args: str
     if kind == "float":
         name = narrow_with_loss(e, s, loss, mode, vector)
     else:
-        name = adjust(e, s, overflow_loss(e, s, loss, wide, vector), "double", "double", mode, vector)
+        name = adjust(e, s, overflow_loss(e, op, s, loss, wide, vector), "double", "double", mode, vector)
     if mode == "rm" and op in ("add", "sub", "fma"):
         name = minus_zero(e, op, kind, name, s, loss, wide, vector)
     return name
 
 
-def overflow_loss(e: Emitter, s: str, loss: str, args: tuple[str, ...], vector: bool) -> str:
+def overflow_loss(e: Emitter, op: str, s: str, loss: str, args: tuple[str, ...], vector: bool) -> str:
     """Where finite doubles overflowed, the loss points back from infinity."""
     t, bit = e.ty("double", vector), e.ty("i1", vector)
     infinity = e.splat_text("double", "0x7FF0000000000000", vector)
     over = e.op(f"fcmp oeq {t} {intrinsic(e, 'fabs', 'double', vector, s)}, {infinity}")
-    for i, a in enumerate(args):
+    for a in args:
         finite = e.op(f"fcmp olt {t} {intrinsic(e, 'fabs', 'double', vector, a)}, {infinity}")
         over = e.op(f"and {bit} {over}, {finite}")
-        del i
+    if op == "div":  # x / 0 is an exact infinity
+        nonzero = e.op(f"fcmp one {t} {args[1]}, {zero(e, 'double', vector)}")
+        over = e.op(f"and {bit} {over}, {nonzero}")
     return e.op(f"select {bit} {over}, {t} {negate(e, s, 'double', vector)}, {t} {loss}")
 
 

@@ -99,13 +99,13 @@ class Frame(Emitter):
                 self.put(f"store <{w} x i1> zeroinitializer, ptr %m{b}")
         if self.fibers:
             self.put("store i32 %warp, ptr %w.slot")
-            self.put("br label %warp")
+            self.put("br label %warp.in")
         else:
             self.put("store i32 0, ptr %w.slot")
             if self.phased:
                 self.phases_prologue()
-            self.put("br label %warp")
-        self.label("warp")
+            self.put("br label %warp.in")
+        self.label("warp.in")
         if self.phased:
             self.enter_phase()
         elif not self.layout.full:
@@ -242,7 +242,7 @@ class Frame(Emitter):
             return
         self.put("br label %warp.next")
         self.label("warp.next")
-        self.advance("warp", "phase.end")
+        self.advance("warp.in", "phase.end")
         self.label("phase.end")
         if self.phased:
             waiting = self.op("load i32, ptr %waiting")
@@ -259,7 +259,7 @@ class Frame(Emitter):
                 a, b = self.op("load i64, ptr %read.half"), self.op("load i64, ptr %write.half")
                 self.put(f"store i64 {b}, ptr %read.half")
                 self.put(f"store i64 {a}, ptr %write.half")
-            self.put("br label %warp")
+            self.put("br label %warp.in")
             self.label("finish")
         self.put("ret void")
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from .errors import unsupported
-from .flow import Block, Flow, Terminator
+from .flow import Block, Flow, Imm, Ins, Terminator
 
 
 def reverse_postorder(succs: Sequence[Sequence[int]], entry: int) -> list[int]:
@@ -147,6 +147,85 @@ class Graph:
                     break
             loop.exits = [(b, t) for b in loop.blocks for t in self.succs[b] if t not in loop.blocks]
         return loops
+
+
+def components(nodes: set[int], succs: Sequence[Sequence[int]]) -> list[set[int]]:
+    """Strongly connected components of an induced subgraph that hold a cycle (Kosaraju)."""
+    order: list[int] = []
+    seen: set[int] = set()
+    for root in nodes:
+        if root in seen:
+            continue
+        seen.add(root)
+        stack = [(root, iter([t for t in succs[root] if t in nodes]))]
+        while stack:
+            node, rest = stack[-1]
+            for t in rest:
+                if t not in seen:
+                    seen.add(t)
+                    stack.append((t, iter([x for x in succs[t] if x in nodes])))
+                    break
+            else:
+                order.append(node)
+                stack.pop()
+    preds: dict[int, list[int]] = {n: [] for n in nodes}
+    for n in nodes:
+        for t in succs[n]:
+            if t in nodes:
+                preds[t].append(n)
+    found: list[set[int]] = []
+    done: set[int] = set()
+    for root in reversed(order):
+        if root in done:
+            continue
+        group, stack2 = {root}, [root]
+        done.add(root)
+        while stack2:
+            for p in preds[stack2.pop()]:
+                if p not in done:
+                    done.add(p)
+                    group.add(p)
+                    stack2.append(p)
+        if len(group) > 1 or root in succs[root]:
+            found.append(group)
+    return found
+
+
+def make_reducible(flow: Flow) -> None:
+    """Gives loops with several entries (cutting at barriers makes such) one header: a block that switches on a
+    selector, which every edge to one of the entries sets."""
+    work = [set(range(len(flow.blocks)))]
+    while work:
+        nodes = work.pop()
+        for group in components(nodes, [b.term.targets for b in flow.blocks]):
+            entries = sorted(n for n in group if n == 0 or any(p not in group for p in flow.blocks[n].preds))
+            if len(entries) == 1:
+                work.append(group - {entries[0]})
+                continue
+            added = single_entry(flow, entries)
+            work.append(group | added)
+
+
+def single_entry(flow: Flow, entries: list[int]) -> set[int]:
+    """Redirects all edges to `entries` through a new block; returns it and the blocks that set its selector."""
+    selector = flow.new_value("u32")
+    header = flow.new_block()
+    header.term = Terminator("switch", list(entries), selector, line=flow.blocks[entries[0]].term.line)
+    added = {header.index}
+    for block in list(flow.blocks):
+        if block.index in added:
+            continue
+        targets = list(block.term.targets)
+        for k, entry in enumerate(entries):
+            if entry in targets:
+                way = flow.new_block()
+                way.ins.append(Ins("$move", ("u32",), [selector], [Imm(k)], block.term.line))
+                way.term = Terminator("br", [header.index], line=block.term.line)
+                added.add(way.index)
+                targets = [way.index if t == entry else t for t in targets]
+        block.term.targets = targets
+    flow.link()
+    return added
 
 
 def add_latches(flow: Flow) -> None:

@@ -179,7 +179,7 @@ class Lowering:
         operands = ins.operands
         dst: list[int] = []
         result = Ins(ins.op, ins.mods, dst, [], ins.line)
-        if ins.op not in NO_RESULT:
+        if ins.op not in NO_RESULT or (ins.op in ("bar", "barrier") and "red" in ins.mods):
             if not operands:
                 raise invalid(f"`{ins.name}` has no operands", ins.line)
             dst += self.destinations(frame, operands[0], ins)

@@ -102,6 +102,7 @@ class Shapes:
         self.divergent: set[int] = set()  # blocks whose branch diverges
         self.joins: set[int] = set()  # blocks where lanes meet that came along different ways
         self.dispatch_diverges = False
+        self.undefined: set[int] = set()  # read before they are written, on every way
         self.def_block: dict[int, int] = {}
         for block in flow.blocks:
             for phi in block.phis:
@@ -109,6 +110,8 @@ class Shapes:
             for ins in block.ins:
                 for d in ins.dst:
                     self.def_block[d] = block.index
+                if ins.op == "$undefined":
+                    self.undefined |= set(ins.dst)
 
     # ---- the fixed point --------------------------------------------------------------------------
     def run(self) -> None:
@@ -133,6 +136,10 @@ class Shapes:
                             changed |= self.instruction(ins)
             grown = False
             for b in graph.rpo:
+                for phi in blocks[b].phis:
+                    if self.facts[phi.dst] is None and phi.dst not in self.undefined:
+                        self.undefined.add(phi.dst)
+                        grown = True
                 if b not in self.divergent and blocks[b].term.kind in ("cond", "switch"):
                     fact = self.of(blocks[b].term.value)
                     if fact is not None and fact.stride != 0:
@@ -296,6 +303,8 @@ class Shapes:
 
     def instruction(self, ins: Ins) -> bool:
         facts: list[Fact | None] = [self.of(s) for s in ins.src]
+        if self.undefined:
+            facts = [UNIFORM if f is None and s in self.undefined else f for s, f in zip(ins.src, facts)]
         special = SPECIAL.get(ins.op)
         if special is not None:
             new = special(self, ins, facts)

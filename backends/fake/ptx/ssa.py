@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from .errors import unsupported
 from .flow import Barrier, Block, Flow, Imm, Ins, Phi, Terminator
-from .graph import Graph, add_latches, bits, liveness, renumber_entry
+from .graph import Graph, add_latches, bits, liveness, make_reducible, renumber_entry
 
 
 def barrier_kind(ins: Ins, threads: int) -> str | None:
@@ -188,6 +188,7 @@ class Renamer:
 
 def to_ssa(flow: Flow) -> Graph:
     """SSA form in place; returns the graph."""
+    make_reducible(flow)
     add_latches(flow)
     graph = Graph(flow)
     renamer = Renamer(flow, graph)
