@@ -98,10 +98,6 @@ class Device:
         self.context = c_void_p()
         self.call("cuCtxCreate_v2", byref(self.context), c_uint(0), ordinal)
 
-    def close(self) -> None:
-        """Gives the context back, whatever state it is in."""
-        self.library.cuCtxDestroy_v2(self.context)
-
     def call(self, name: str, *arguments: Any) -> None:
         code = getattr(self.library, name)(*arguments)
         if code != 0:

@@ -1,4 +1,4 @@
-"""Loads PTX that must be refused, and prints from a kernel: refusals.py ANSWERS."""
+"""Loads and launches one PTX text, most of which must be refused; or prints: refusals.py ANSWER NAME."""
 # ruff: noqa: E501  (kernels' source text)
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ import json
 import sys
 from ctypes import byref, c_char_p, c_uint, c_void_p
 from pathlib import Path
+
+import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 import driver
@@ -40,30 +42,49 @@ extern "C" __global__ void say(long long big) {
   printf("thread %d of %u: %i %.3f %s 0x%04x %lld\n", threadIdx.x, blockDim.x, (int)threadIdx.x - 7, 2.5 + threadIdx.x * 0.5,
          "text", 255 + threadIdx.x, big + threadIdx.x);
 }"""
-INFO_LOG, INFO_LOG_SIZE, ERROR_LOG, ERROR_LOG_SIZE = 3, 4, 5, 6
+ERROR_LOG, ERROR_LOG_SIZE = 5, 6
 
 
-def load(device: driver.Device, text: str) -> dict[str, object]:
-    """cuModuleLoadDataEx with an error log."""
-    module, log = c_void_p(), ctypes.create_string_buffer(4096)
+def load_and_launch(text: str) -> dict[str, object]:
+    """The first call that fails, of load, look up, launch, synchronise; in a context of its own."""
+    device = driver.Device()
+    module, function, log = c_void_p(), c_void_p(), ctypes.create_string_buffer(4096)
     options = (ctypes.c_int * 2)(ERROR_LOG, ERROR_LOG_SIZE)
     values = (c_void_p * 2)(ctypes.addressof(log), 4096)
-    code = device.library.cuModuleLoadDataEx(
-        byref(module), c_char_p(text.encode()), c_uint(2), options, values
-    )
-    return {"code": code, "log": log.value.decode()}
+    library, out = device.library, device.zeros(1, np.uint32)
+    parameters = (c_void_p * 1)(ctypes.addressof(pointer := ctypes.c_uint64(out.pointer)))
+    one = c_uint(1)
+    steps = {
+        "load": lambda: library.cuModuleLoadDataEx(
+            byref(module), c_char_p(text.encode()), c_uint(2), options, values
+        ),
+        "look up": lambda: library.cuModuleGetFunction(byref(function), module, b"k"),
+        "launch": lambda: library.cuLaunchKernel(function, *[one] * 6, c_uint(0), None, parameters, None),
+        "synchronize": library.cuCtxSynchronize,
+    }
+    code, failed = 0, ""
+    for name, step in steps.items():
+        code = code or step()
+        failed = failed or (name if code else "")
+    del pointer
+    return {"code": code, "log": log.value.decode(), "step": failed}
+
+
+def missing_kernel() -> int:
+    device, found = driver.Device(), c_void_p()
+    return int(device.library.cuModuleGetFunction(byref(found), device.load(GOOD.encode()).handle, b"other"))
 
 
 def main() -> None:
-    device = driver.Device()
-    answers: dict[str, object] = {name: load(device, text) for name, text in TEXTS.items()}
-    module = device.load(GOOD.encode())
-    found = c_void_p()
-    answers["missing_kernel"] = {
-        "code": device.library.cuModuleGetFunction(byref(found), module.handle, b"other")
-    }
-    device.build(PRINTING).run("say", 1, 3, ctypes.c_longlong(123456789012))
-    Path(sys.argv[1]).write_text(json.dumps(answers))
+    answers, wanted = Path(sys.argv[1]), sys.argv[2]
+    if wanted == "printing":
+        driver.Device().build(PRINTING).run("say", 1, 3, ctypes.c_longlong(123456789012))
+        answer: object = {}
+    elif wanted == "missing_kernel":
+        answer = {"code": missing_kernel()}
+    else:
+        answer = load_and_launch(TEXTS[wanted])
+    answers.write_text(json.dumps(answer))
 
 
 if __name__ == "__main__":

@@ -20,19 +20,18 @@ import driver
 def main() -> None:
     results, wanted = sys.argv[1], sys.argv[2:] or list(all_cases.CASES)
     with open(results, "a", encoding="utf-8", buffering=1) as output:
-        device: driver.Device | None = None
+        device = driver.Device()
         for name in wanted:
             output.write(json.dumps({"case": name, "started": True}) + "\n")
-            error = None
+            error, broken = None, False
             try:
-                device = device or driver.Device()
                 all_cases.CASES[name](device)
             except Exception as problem:  # reported to the reader, which fails the test
                 error = "".join(traceback.format_exception(problem)[-12:])
-                if device is not None and isinstance(problem, driver.DriverError):
-                    device.close()  # the context may hold a sticky error
-                    device = None
+                broken = isinstance(problem, driver.DriverError)
             output.write(json.dumps({"case": name, "error": error}) + "\n")
+            if broken:
+                break  # the error may be sticky; the reader starts another rank for the rest
 
 
 if __name__ == "__main__":

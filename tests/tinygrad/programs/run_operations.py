@@ -42,6 +42,8 @@ def main() -> None:
             np.save(directory / f"{name}.npy", run(CASES[name]))
         except Exception as problem:  # reported to the reader, which fails the test
             (directory / f"{name}.error").write_text("".join(traceback.format_exception(problem)[-15:]))
+            if "CUDA Error" in str(problem):
+                return  # it may be sticky; the reader starts another rank for the rest
     (directory / "started").write_text("")
 
 
