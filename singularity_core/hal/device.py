@@ -36,6 +36,7 @@ from .types import (
     DeviceImage,
     DeviceProperties,
     DeviceRange,
+    Diagnosis,
     DType,
     EventHandle,
     MemoryInfo,
@@ -448,6 +449,12 @@ class Backend(abc.ABC):
     def proxy_environment(self) -> Mapping[str, str]:
         """Environment variables that a proxy of this backend needs beyond its parent's."""
         return {}
+
+    def diagnose(self) -> Sequence[Diagnosis]:
+        """What devices of this backend need here beyond `availability`, for ``singularity-ctl doctor``.
+
+        May run helper programs for some seconds, and ends them.  Never raises."""
+        return ()
 
     def open_group(self, devices: Sequence[Device]) -> Group:
         """Collective operations between opened devices of this backend, by rank.  `Unsupported` by

@@ -61,6 +61,18 @@ class Availability:
 
 
 @dataclass(frozen=True)
+class Diagnosis:
+    """One need of a backend, as `Backend.diagnose` found it."""
+
+    check: str
+    """What was looked at, in a few words."""
+    ok: bool
+    detail: str
+    """What was found."""
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
 class DeviceProperties:
     """What does not change about a device."""
 

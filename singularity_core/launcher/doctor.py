@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..hal.registry import list_backends
+from ..hal.registry import list_backends, load_backend
 from .errors import LaunchError
 from .job_directory import jobs_root, stale_jobs
 from .settings import client_library_directory, nvrtc_directory
@@ -191,3 +191,18 @@ def _backends() -> list[Finding]:
             )
         )
     return findings
+
+
+def _needs(name: str) -> list[Finding]:
+    try:
+        return [
+            Finding(
+                f"{name}: {need.check}",
+                Verdict.OK if need.ok else Verdict.FAILED,
+                need.detail,
+                need.remedy,
+            )
+            for need in load_backend(name).diagnose()
+        ]
+    except Exception as error:  # the plugin breaks its promise
+        return [Finding(f"{name}: diagnosis", Verdict.FAILED, f"{type(error).__name__}: {error}")]

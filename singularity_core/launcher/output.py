@@ -8,6 +8,8 @@ from collections import deque
 from pathlib import Path
 from typing import BinaryIO
 
+from .report import say
+
 TAIL_LINES = 20
 _LONGEST_LINE = 4096
 
@@ -48,10 +50,18 @@ class Relay:
                 return True
             if not data:
                 return False
-            if self._log is not None:
-                self._log.write(data)
+            self._keep(data)
             self._show(data)
         return True
+
+    def _keep(self, data: bytes) -> None:
+        if self._log is not None:
+            try:
+                self._log.write(data)
+            except OSError as error:  # a full disk ends the log, not the job
+                say(f"{self.log_path} is not written any further: {error.strerror}")
+                self._log.close()
+                self._log = None
 
     def _show(self, data: bytes) -> None:
         lines = (self._partial + data).split(b"\n")

@@ -21,6 +21,7 @@ from .processes import become_subreaper
 from .report import fail, say
 from .settings import (
     MAX_RANKS,
+    MAX_RANKS_PER_DEVICE,
     JobSettings,
     build_command,
     client_library_directory,
@@ -165,6 +166,10 @@ def _job_settings(
     proxied = not options["no_proxy"]
     if proxied and not facts.proxied:
         raise click.UsageError(f"backend {backend!r} has no driver library for a proxy; use --no-proxy")
+    if proxied and ranks > devices * MAX_RANKS_PER_DEVICE:
+        raise click.UsageError(
+            f"{ranks} ranks on {devices} device(s): a device serves {MAX_RANKS_PER_DEVICE} at most"
+        )
     if proxied and ranks > devices:
         say(f"{ranks} ranks share {devices} device(s), and their memory: nothing is swapped in this release")
     host, _, port = options["rdzv_endpoint"].partition(":")

@@ -18,6 +18,9 @@ from .processes import JOB_VARIABLE
 MAX_RANKS = 1024
 """Page-locked windows exist for global ranks below this (transport/layout.h)."""
 
+MAX_RANKS_PER_DEVICE = 64
+"""A door has this many slots (transport/layout.h)."""
+
 
 @dataclass(frozen=True)
 class JobSettings:
