@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 PROGRAM = Path(__file__).parent / "programs" / "calls.py"
+GRAPHS = Path(__file__).parent / "programs" / "graphs.py"
 RunRank = Callable[..., "subprocess.CompletedProcess[str]"]
 BOTH = [
     "kernel_parameters",
@@ -35,6 +36,13 @@ BOTH = [
 def test_behaviour(run_rank: RunRank, mode: str, behaviour: str) -> None:
     """A behaviour of the driver API is the same on the device itself and through the proxy."""
     assert "passed" in run_rank(mode, PROGRAM, behaviour, timeout=120).stdout
+
+
+@pytest.mark.parametrize("mode", ["native", "proxied"])
+@pytest.mark.parametrize("behaviour", ["explicit_graph", "clone_and_update", "capture"])
+def test_graphs(run_rank: RunRank, mode: str, behaviour: str) -> None:
+    """Graphs built by hand or by capture run as the device itself runs them."""
+    assert "passed" in run_rank(mode, GRAPHS, behaviour, timeout=120).stdout
 
 
 @pytest.mark.parametrize("behaviour", ["devices", "forked_child", "child_before_init"])
