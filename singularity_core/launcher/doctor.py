@@ -164,24 +164,20 @@ def _stale() -> Finding:
 
 
 def _backends() -> list[Finding]:
-    findings = []
+    """A backend that lacks something is a warning; it takes one that lacks nothing."""
+    findings: list[Finding] = []
+    usable = False
     for found in list_backends():
-        if found.availability.available:
-            findings.append(
-                Finding(
-                    f"backend {found.name}", Verdict.OK, f"{found.device_count} device(s); {found.summary}"
-                )
-            )
+        available = found.availability
+        if available.available:
+            needs = _needs(found.name)
+            usable = usable or all(need.verdict is Verdict.OK for need in needs)
+            detail = f"{found.device_count} device(s); {found.summary}"
+            findings += [Finding(f"backend {found.name}", Verdict.OK, detail), *needs]
         else:
-            findings.append(
-                Finding(
-                    f"backend {found.name}",
-                    Verdict.WARNING,
-                    f"{found.availability.state.value}: {found.availability.reason}",
-                    found.availability.remedy,
-                )
-            )
-    if not any(finding.verdict is Verdict.OK for finding in findings):
+            detail = f"{available.state.value}: {available.reason}"
+            findings.append(Finding(f"backend {found.name}", Verdict.WARNING, detail, available.remedy))
+    if not usable:
         findings.append(
             Finding(
                 "backends",
@@ -198,11 +194,11 @@ def _needs(name: str) -> list[Finding]:
         return [
             Finding(
                 f"{name}: {need.check}",
-                Verdict.OK if need.ok else Verdict.FAILED,
+                Verdict.OK if need.ok else Verdict.WARNING,
                 need.detail,
                 need.remedy,
             )
             for need in load_backend(name).diagnose()
         ]
     except Exception as error:  # the plugin breaks its promise
-        return [Finding(f"{name}: diagnosis", Verdict.FAILED, f"{type(error).__name__}: {error}")]
+        return [Finding(f"{name}: diagnosis", Verdict.WARNING, f"{type(error).__name__}: {error}")]

@@ -106,6 +106,19 @@ def test_doctor_survives_a_broken_plugin() -> None:
     assert "/no/such/plugin.py" in broken[0]["detail"]
 
 
+def test_doctor_tries_the_compile_service() -> None:
+    """The in-memory device's compiler is started, and what it says instead of an answer is shown."""
+    done = control("doctor", "--json", SINGULARITY_PLUGINS="", SINGULARITY_FAKE_PTX_COMPILE="false")
+    found = next(check for check in as_json(done)["checks"] if check["check"] == "fake: ptx-compile")
+    assert found["verdict"] == "warning"
+    assert "does not answer" in found["detail"]
+    assert "SINGULARITY_FAKE_PTX_COMPILE" in found["remedy"]
+    works = control("doctor", "--json", SINGULARITY_PLUGINS="", SINGULARITY_BLOCK_BACKENDS="cuda")
+    assert {"fake: llvmlite", "fake: ptx-compile"} <= {
+        check["check"] for check in as_json(works)["checks"] if check["verdict"] == "ok"
+    }
+
+
 @pytest.mark.parametrize("verb", ["status", "pause", "checkpoint"])
 def test_verbs_that_do_not_exist_yet(verb: str) -> None:
     """What this release cannot do is no verb at all."""
