@@ -77,9 +77,11 @@ CUresult sg_lost(const char *call)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (dead == SG_DEAD_NO)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!atomic_exchange(&said, 1))
-        sg_say("%s: the device session is gone: %s; the process must be started again", call,
-               causes[dead < sizeof causes / sizeof *causes ? dead : SG_DEAD_PROXY]);
+    if (atomic_exchange(&said, 1))
+        return SG_ERROR_LOST;
+    atomic_fetch_add(&sg_client.epoch, 1); /* calls that are answered here look at the session again, too */
+    sg_say("%s: the device session is gone: %s; the process must be started again", call,
+           causes[dead < sizeof causes / sizeof *causes ? dead : SG_DEAD_PROXY]);
     return SG_ERROR_LOST;
 }
 

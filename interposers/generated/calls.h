@@ -8,7 +8,7 @@
 #include <cuda.h>
 #include <stdint.h>
 
-/* Of the table of calls and its wire structs: client and proxy compare it when a session opens. */
+/* Of the table of calls and its wire structs: compared when a session opens. */
 #define SG_CALLS_HASH 0xf6d21f68a587f39bull
 
 enum sg_op_number {

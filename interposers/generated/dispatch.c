@@ -1854,7 +1854,7 @@ int sg_driver_load(struct sg_driver **out, void *library, char why[256])
     if (!d->cuStreamWaitEvent)
         d->cuStreamWaitEvent = missing_cuStreamWaitEvent;
     if (d->cuInit == missing_cuInit || d->cuLaunchKernel == missing_cuLaunchKernel) {
-        snprintf(why, 256, "the library has no cuInit or no cuLaunchKernel: it is no CUDA driver");
+        snprintf(why, 256, "no cuInit or no cuLaunchKernel: it is no CUDA driver");
         free(d);
         return -1;
     }

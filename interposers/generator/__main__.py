@@ -40,10 +40,12 @@ def generate(header_directory: Path, annotations_file: Path) -> dict[str, str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Writes the generated files, or with ``--check`` says which are not current; 0, 1 (stale) or 2 (error)."""
+    """Writes the generated files, or with ``--check`` says which are stale; 0, 1 (stale) or 2 (error)."""
     parser = argparse.ArgumentParser(prog="python -m interposers.generator", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; fail when a file is not current")
-    parser.add_argument("--header-dir", type=Path, help="folder of cuda.h (default: the nvidia-cuda-runtime wheel)")
+    parser.add_argument(
+        "--header-dir", type=Path, help="folder of cuda.h (default: the nvidia-cuda-runtime wheel)"
+    )
     parser.add_argument("--root", type=Path, default=HERE.parent, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     try:
@@ -51,7 +53,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (HeaderError, AnnotationError) as error:
         print(f"interposers.generator: {error}", file=sys.stderr)
         return 2
-    stale = [p for p, text in texts.items() if not (options.root / p).is_file() or (options.root / p).read_text() != text]
+    stale = [
+        p
+        for p, text in texts.items()
+        if not (options.root / p).is_file() or (options.root / p).read_text() != text
+    ]
     if options.check:
         for path in stale:
             print(f"{path} is not current: run `python -m interposers.generator`", file=sys.stderr)

@@ -24,8 +24,21 @@ HANDLES = {
 }
 CLIENT_CHOSEN = ("stream", "event")
 MODES = ("post", "call", "local", "same", "declined")
-_KEYS = {"mode", "params", "blocks", "context", "hook", "serve", "log", "same", "note", "default_stream",
-         "reason", "remedy", "op"}
+_KEYS = {
+    "mode",
+    "params",
+    "blocks",
+    "context",
+    "hook",
+    "serve",
+    "log",
+    "same",
+    "note",
+    "default_stream",
+    "reason",
+    "remedy",
+    "op",
+}
 
 
 class AnnotationError(Exception):
@@ -155,7 +168,9 @@ def _expand_patterns(table: dict[str, dict[str, Any]], functions: dict[str, Func
             table.setdefault(name, entry)
 
 
-def _inherited(function: Function, table: dict[str, dict[str, Any]], functions: dict[str, Function]) -> dict[str, Any]:
+def _inherited(
+    function: Function, table: dict[str, dict[str, Any]], functions: dict[str, Function]
+) -> dict[str, Any]:
     """The entry of `function`; a ``_ptsz``/``_ptds`` variant follows its base."""
     if function.name in table:
         return table[function.name]
@@ -178,15 +193,23 @@ def _call(function: Function, entry: dict[str, Any]) -> Call:
     params = entry.get("params", {})
     known = {p.name for p in function.parameters}
     if not set(params) <= known:
-        raise AnnotationError(f"{function.name}: no parameters {sorted(set(params) - known)}; it has {sorted(known)}")
+        raise AnnotationError(
+            f"{function.name}: no parameters {sorted(set(params) - known)}; it has {sorted(known)}"
+        )
     op = str(entry.get("op", ""))
     sends = mode in ("post", "call") and not op
     hand_made = bool(entry.get("serve"))
-    rules = tuple(_rule(function, p, params.get(p.name)) for p in function.parameters) if sends and not hand_made else ()
+    rules = (
+        tuple(_rule(function, p, params.get(p.name)) for p in function.parameters)
+        if sends and not hand_made
+        else ()
+    )
     if mode == "post" and any(r.how == "out" for r in rules):
-        raise AnnotationError(f"{function.name}: a call with results cannot be fire and forget; use mode = \"call\"")
+        raise AnnotationError(
+            f'{function.name}: a call with results cannot be fire and forget; use mode = "call"'
+        )
     if mode == "post" and entry.get("blocks"):
-        raise AnnotationError(f"{function.name}: only a call that waits may block; use mode = \"call\"")
+        raise AnnotationError(f'{function.name}: only a call that waits may block; use mode = "call"')
     return Call(
         function=function,
         mode=mode,
@@ -211,7 +234,8 @@ def _rule(function: Function, parameter: Parameter, text: str | None) -> Rule:
             return Rule(parameter, "handle", HANDLES[parameter.type])
         if parameter.is_pointer:
             raise AnnotationError(
-                f"{function.name}: say what {parameter.declaration} is: params.{parameter.name} = \"out\", \"in\", ..."
+                f"{function.name}: say what {parameter.declaration} is: "
+                f'params.{parameter.name} = "out", "in", ...'
             )
         return Rule(parameter, "value")
     words = text.split()
@@ -226,4 +250,6 @@ def _rule(function: Function, parameter: Parameter, text: str | None) -> Rule:
     if how in ("out", "in", "string", "null"):
         kind = HANDLES.get(parameter.pointee, "") if how == "out" else ""
         return Rule(parameter, how, kind, optional)
-    raise AnnotationError(f"{function.name}: params.{parameter.name} = {text!r} is not understood (docs/annotating.md)")
+    raise AnnotationError(
+        f"{function.name}: params.{parameter.name} = {text!r} is not understood (docs/annotating.md)"
+    )

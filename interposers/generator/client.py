@@ -7,13 +7,21 @@ from interposers.generator.shared import NOTICE, is_client_chosen, reply_fields,
 
 # One letter per parameter: how the tracer prints it.
 _TRACE_VALUES = {"float": "f", "int": "i", "unsigned int": "u", "CUdevice": "i"}
-_TRACE_POINTEES = {"int": "I", "unsigned int": "U", "float": "F", "size_t": "Z", "CUdeviceptr": "X", "CUdevice": "I",
-                   "unsigned long long": "Z", "cuuint64_t": "Z"}
+_TRACE_POINTEES = {
+    "int": "I",
+    "unsigned int": "U",
+    "float": "F",
+    "size_t": "Z",
+    "CUdeviceptr": "X",
+    "CUdevice": "I",
+    "unsigned long long": "Z",
+    "cuuint64_t": "Z",
+}
 
 
 def emit_hooks(annotations: Annotations) -> str:
     """The text of ``generated/hooks.h``: prototypes that the hand-written client implements or calls."""
-    lines = [NOTICE, "#ifndef SG_HOOKS_H\n#define SG_HOOKS_H\n\n#include \"calls.h\"\n\n"]
+    lines = [NOTICE, '#ifndef SG_HOOKS_H\n#define SG_HOOKS_H\n\n#include "calls.h"\n\n']
     for call in annotations.calls:
         if call.sends and not call.serve:
             lines.append(f"CUresult sg_send_{call.name}({call.function.prototype});\n")
@@ -33,7 +41,8 @@ def emit_client(annotations: Annotations) -> str:
     """The text of ``generated/client.c``: senders, then every function that the header declares."""
     parts = [
         NOTICE,
-        '#include "hooks.h"\n#include <string.h>\n#include "../client/client.h"\n#include "../client/trace.h"\n\n',
+        '#include "hooks.h"\n#include <string.h>\n'
+        '#include "../client/client.h"\n#include "../client/trace.h"\n\n',
         "/* ---- senders: one message each "
         "------------------------------------------------------------------ */\n",
     ]
@@ -80,7 +89,8 @@ def _check(rule: Rule) -> str:
         if rule.how == "destroy":
             refuse = f"    if (wire_{name} <= 2)\n        return CUDA_ERROR_INVALID_HANDLE;\n"
         return (
-            f"    uint64_t wire_{name};\n    if ((error = sg_stream_wire({name}, &wire_{name})))\n        return error;\n{refuse}"
+            f"    uint64_t wire_{name};\n    if ((error = sg_stream_wire({name}, &wire_{name})))\n"
+            f"        return error;\n{refuse}"
         )
     if rule.how in ("handle", "destroy"):
         allow = f"{name} && " if rule.optional else ""
@@ -104,9 +114,7 @@ def _fill(call: Call, rule: Rule) -> str:
     if rule.how == "value":
         return f"    wire->{name} = {name};\n"
     if rule.how == "in" and rule.optional:
-        return (
-            f"    wire->{name}_given = {name} != NULL;\n    if ({name})\n        wire->{name} = *{name};\n"
-        )
+        return f"    wire->{name}_given = {name} != NULL;\n    if ({name})\n        wire->{name} = *{name};\n"
     if rule.how == "in":
         return f"    wire->{name} = *{name};\n"
     if rule.how == "string":
@@ -134,7 +142,9 @@ def _finish(call: Call) -> str:
     fields = reply_fields(call)
     if not fields:
         return f'    error = sg_call("{call.name}", NULL, 0);\n' + (
-            f"    if (!error) {{\n{_indent(forget)}    }}\n    return error;\n" if forget else "    return error;\n"
+            f"    if (!error) {{\n{_indent(forget)}    }}\n    return error;\n"
+            if forget
+            else "    return error;\n"
         )
     out = [
         f"    struct sg_reply_{call.name} reply = {{0}};\n",
@@ -143,7 +153,9 @@ def _finish(call: Call) -> str:
     for rule in call.rules:
         name = rule.parameter.name
         if rule.how == "create":
-            parent = {"": "0", "context": "sg_self.current"}.get(rule.parent, f"(uint64_t)(uintptr_t){rule.parent}")
+            parent = {"": "0", "context": "sg_self.current"}.get(
+                rule.parent, f"(uint64_t)(uintptr_t){rule.parent}"
+            )
             out.append(f"    sg_handle_note(SG_KIND_{rule.kind.upper()}, reply.{name}, {parent}, NULL);\n")
             out.append(f"    *{name} = ({rule.parameter.pointee})(uintptr_t)reply.{name};\n")
         elif rule.how == "out":
@@ -203,8 +215,18 @@ def _trace_code(type_text: str) -> str:
         return "P" if not type_text.startswith("const char") else "S"
     if type_text.endswith("*"):
         pointee = type_text.removesuffix("*").strip()
-        if pointee.startswith("CU") and pointee[2:] in ("context", "stream", "event", "module", "function", "graph",
-                                                        "graphNode", "graphExec", "library", "kernel"):
+        if pointee.startswith("CU") and pointee[2:] in (
+            "context",
+            "stream",
+            "event",
+            "module",
+            "function",
+            "graph",
+            "graphNode",
+            "graphExec",
+            "library",
+            "kernel",
+        ):
             return "X"
         return _TRACE_POINTEES.get(pointee, "p")
     return _TRACE_VALUES.get(type_text, "x")

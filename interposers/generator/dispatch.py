@@ -5,11 +5,15 @@ from __future__ import annotations
 from interposers.generator.annotations import Annotations, Call, Rule
 from interposers.generator.shared import NOTICE, is_client_chosen, reply_fields, request_fields, wrong_handle
 
+_HANDLER = "sg_session *session, const struct sg_request *request, struct sg_answer *answer"
+
 
 def emit_driver(annotations: Annotations) -> str:
     """The text of ``generated/driver.h``: one function pointer per driver call that a handler makes."""
     lines = [NOTICE, '#ifndef SG_DRIVER_H\n#define SG_DRIVER_H\n\n#include "calls.h"\n\n']
-    lines.append("/* A call that the library lacks points to a function that returns CUDA_ERROR_NOT_SUPPORTED. */\n")
+    lines.append(
+        "/* A call that the library lacks points to a function that returns CUDA_ERROR_NOT_SUPPORTED. */\n"
+    )
     lines.append("struct sg_driver {\n")
     for name in annotations.driver:
         function = annotations.call(name).function
@@ -22,7 +26,8 @@ def emit_dispatch(annotations: Annotations) -> str:
     """The text of ``generated/dispatch.c``: handlers, the op table, the loader."""
     parts = [
         NOTICE,
-        '#include <dlfcn.h>\n#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n#include "driver.h"\n'
+        "#include <dlfcn.h>\n#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n"
+        '#include "driver.h"\n'
         '#include "../../singularity_core/proxy/server.h"\n#include "../server/handlers.h"\n\n',
     ]
     sent = [c for c in annotations.calls if c.sends]
@@ -45,7 +50,7 @@ def emit_dispatch(annotations: Annotations) -> str:
 
 
 def _hand_made(name: str) -> str:
-    return f"int32_t sg_serve_{name}(sg_session *session, const struct sg_request *request, struct sg_answer *answer);\n"
+    return f"int32_t sg_serve_{name}({_HANDLER});\n"
 
 
 def _row(name: str, handler: str, blocks: bool, context: bool) -> str:
@@ -63,7 +68,7 @@ def _missing(call: Call) -> str:
 
 def _loader(annotations: Annotations) -> str:
     rows = "".join(
-        f"    *(void **)&d->{n} = dlsym(library, \"{n}\");\n    if (!d->{n})\n        d->{n} = missing_{n};\n"
+        f'    *(void **)&d->{n} = dlsym(library, "{n}");\n    if (!d->{n})\n        d->{n} = missing_{n};\n'
         for n in annotations.driver
     )
     return (
@@ -72,7 +77,7 @@ def _loader(annotations: Annotations) -> str:
         '    if (!d) {\n        snprintf(why, 256, "out of memory");\n        return -1;\n    }\n'
         f"{rows}"
         "    if (d->cuInit == missing_cuInit || d->cuLaunchKernel == missing_cuLaunchKernel) {\n"
-        '        snprintf(why, 256, "the library has no cuInit or no cuLaunchKernel: it is no CUDA driver");\n'
+        '        snprintf(why, 256, "no cuInit or no cuLaunchKernel: it is no CUDA driver");\n'
         "        free(d);\n        return -1;\n    }\n"
         "    *out = d;\n    return 0;\n}\n\n"
     )
@@ -91,9 +96,7 @@ def _destroyer(annotations: Annotations) -> str:
 
 def _handler(call: Call) -> str:
     fields, replies = request_fields(call), reply_fields(call)
-    out = [
-        f"static int32_t serve_{call.name}(sg_session *session, const struct sg_request *request, struct sg_answer *answer)\n{{\n"
-    ]
+    out = [f"static int32_t serve_{call.name}({_HANDLER})\n{{\n"]
     unused = ["answer"] if not replies else []
     if not fields:
         unused.append("request") if not _uses_request(call) else None
@@ -111,7 +114,9 @@ def _handler(call: Call) -> str:
         owner, key = (part.partition("=")[2] for part in call.log.split()[1:])
         owner = f"wire.{owner}" if owner != "context" else "sg_session_context(session, request)"
         key = f"(uint64_t)wire.{key}" if key in {r.parameter.name for r in call.rules} else key
-        out.append(f"    sg_log_set(session, request, {owner}, SG_LOG_KEY(SG_OP_{call.name}, {key or '0'}));\n")
+        out.append(
+            f"    sg_log_set(session, request, {owner}, SG_LOG_KEY(SG_OP_{call.name}, {key or '0'}));\n"
+        )
     if replies:
         out.append(f"    struct sg_reply_{call.name} reply;\n    memset(&reply, 0, sizeof reply);\n")
         for rule in call.rules:
@@ -144,9 +149,7 @@ def _unwrap(rule: Rule) -> str:
                 f"    void *real_{name} = wire.{name} ? {get} : NULL;\n    if (wire.{name} && !real_{name})\n"
                 f"        return {wrong};\n"
             )
-        return (
-            f"    void *real_{name} = {get};\n    if (!real_{name})\n        return {wrong};\n"
-        )
+        return f"    void *real_{name} = {get};\n    if (!real_{name})\n        return {wrong};\n"
     if rule.how == "out":
         kind = rule.parameter.pointee
         return f"    {kind} out_{name};\n    memset(&out_{name}, 0, sizeof out_{name});\n"
@@ -168,7 +171,12 @@ def _argument(call: Call, rule: Rule) -> str:
         return f"wire.{name}_given ? &wire.{name} : NULL" if rule.optional else f"&wire.{name}"
     if rule.how == "null":
         return "NULL"
-    return {"value": f"wire.{name}", "out": f"&out_{name}", "create": f"&made_{name}", "string": f"text_{name}"}[rule.how]
+    return {
+        "value": f"wire.{name}",
+        "out": f"&out_{name}",
+        "create": f"&made_{name}",
+        "string": f"text_{name}",
+    }[rule.how]
 
 
 def _record(call: Call, rule: Rule) -> str:
@@ -176,10 +184,15 @@ def _record(call: Call, rule: Rule) -> str:
     name = rule.parameter.name
     kind = f"SG_KIND_{rule.kind.upper()}"
     if rule.how == "destroy":
-        return f"    (void)sg_handle_take(session, {kind}, wire.{name});\n    sg_log_destroy(session, wire.{name});\n"
+        return (
+            f"    (void)sg_handle_take(session, {kind}, wire.{name});\n"
+            f"    sg_log_destroy(session, wire.{name});\n"
+        )
     if rule.how != "create":
         return ""
-    parent = {"": "0", "context": "sg_session_context(session, request)"}.get(rule.parent, f"wire.{rule.parent}")
+    parent = {"": "0", "context": "sg_session_context(session, request)"}.get(
+        rule.parent, f"wire.{rule.parent}"
+    )
     needs = ["sg_session_context(session, request)"] if call.context else []
     needs += [f"wire.{r.parameter.name}" for r in call.rules if r.how == "handle"]
     destroy = f"        sg_handle_destroy_physical(sg_session_driver(session), {kind}, made_{name});\n"

@@ -105,7 +105,9 @@ def read_header(directory: Path) -> Header:
     """
     for name in ("cuda.h", "cudaTypedefs.h"):
         if not (directory / name).is_file():
-            raise HeaderError(f"{directory / name} is missing: pass the folder that holds both with --header-dir")
+            raise HeaderError(
+                f"{directory / name} is missing: pass the folder that holds both with --header-dir"
+            )
     result = subprocess.run(
         ["gcc", "-E", "-P", "-x", "c", "-I", str(directory), "-"],
         input=_PRELUDE,
@@ -162,9 +164,7 @@ def _entries(typedefs: str, text: str, names: set[str]) -> tuple[Entry, ...]:
     """
     versions: dict[str, set[int]] = {}
     per_thread: dict[str, set[int]] = {}
-    for symbol, version, suffix in re.findall(
-        r"CUDAAPI \*PFN_(cu\w+?)_v(\d+)(_ptsz|_ptds)?\)", typedefs
-    ):
+    for symbol, version, suffix in re.findall(r"CUDAAPI \*PFN_(cu\w+?)_v(\d+)(_ptsz|_ptds)?\)", typedefs):
         (per_thread if suffix else versions).setdefault(symbol, set()).add(int(version))
     newest = dict(re.findall(r"^\s*#define (cu[A-Z]\w*)\s+(cu[A-Z]\w*)\s*$", text, re.MULTILINE))
     entries = []

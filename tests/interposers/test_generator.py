@@ -50,7 +50,9 @@ def test_check_names_what_is_stale(checkout: Path) -> None:
     before = path.read_text()
     result = run("--check", root=checkout)
     assert result.returncode == 1
-    assert "interposers/generated/calls.h is not current: run `python -m interposers.generator`" in result.stderr
+    assert (
+        "interposers/generated/calls.h is not current: run `python -m interposers.generator`" in result.stderr
+    )
     assert path.read_text() == before
     assert run(root=checkout).returncode == 0
     assert run("--check", root=checkout).returncode == 0
@@ -63,7 +65,11 @@ def test_check_names_what_is_stale(checkout: Path) -> None:
         (r'^(cuEventQuery = \{mode = )"call"', r'\1"send"', "mode 'send' is none of"),
         (r'^(cuStreamGetFlags = .*)flags = "out"', r'\1nothing = "out"', "no parameters ['nothing']"),
         (r", params = \{pvalue = \"out\"\}", "", 'say what size_t *pvalue is: params.pvalue = "out"'),
-        (r'^(cuStreamGetFlags = \{mode = )"call"', r'\1"post"', "a call with results cannot be fire and forget"),
+        (
+            r'^(cuStreamGetFlags = \{mode = )"call"',
+            r'\1"post"',
+            "a call with results cannot be fire and forget",
+        ),
         (r'^(cuStreamWaitEvent = \{mode = "post")', r"\1, blocks = true", "only a call that waits may block"),
         (r'^(cuEventQuery = \{mode = "call")', r"\1, blokcs = true", "unknown keys ['blokcs']"),
     ],
@@ -94,7 +100,12 @@ def test_every_function_of_the_header_is_exported(monkeypatch: pytest.MonkeyPatc
     text = (ROOT / "interposers" / "generated" / "client.c").read_text()
     exported = set(re.findall(r"^SG_EXPORT CUresult CUDAAPI (\w+)\(", text, re.MULTILINE))
     assert exported == {f.name for f in header.functions}
-    assert {"cuCtxCreate_v2", "cuEventElapsedTime", "cuGraphInstantiate_v2", "cuMemcpyHtoD_v2_ptds"} <= exported
+    assert {
+        "cuCtxCreate_v2",
+        "cuEventElapsedTime",
+        "cuGraphInstantiate_v2",
+        "cuMemcpyHtoD_v2_ptds",
+    } <= exported
 
 
 def test_export_table_is_not_served() -> None:

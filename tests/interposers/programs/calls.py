@@ -1,4 +1,7 @@
-"""Behaviours of the driver API, one function each; argv[1] names the one to run.  Oracles: struct, bytes, CUDA's rules."""
+"""Behaviours of the driver API, one function each; argv[1] names the one to run.
+
+Oracles: struct, bytes, CUDA's rules.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,21 @@ import sys
 import threading
 
 from driver import (
-    PTX, Address, Handle, allocate, call, check, cuda, download, expect, function, launch, make, pointers, start, upload,
+    PTX,
+    Address,
+    Handle,
+    allocate,
+    call,
+    check,
+    cuda,
+    download,
+    expect,
+    function,
+    launch,
+    make,
+    pointers,
+    start,
+    upload,
 )
 
 
@@ -112,8 +129,15 @@ class Copy2D(c.Structure):
     _fields_ = [
         (f"{s}{n}", t)
         for s in ("src", "dst")
-        for n, t in (("XInBytes", c.c_size_t), ("Y", c.c_size_t), ("MemoryType", c.c_int), ("Host", c.c_void_p),
-                     ("Device", Address), ("Array", c.c_void_p), ("Pitch", c.c_size_t))
+        for n, t in (
+            ("XInBytes", c.c_size_t),
+            ("Y", c.c_size_t),
+            ("MemoryType", c.c_int),
+            ("Host", c.c_void_p),
+            ("Device", Address),
+            ("Array", c.c_void_p),
+            ("Pitch", c.c_size_t),
+        )
     ] + [("WidthInBytes", c.c_size_t), ("Height", c.c_size_t)]
 
 
@@ -124,17 +148,33 @@ def pitched_copies() -> None:
         check("cuMemsetD8_v2", p, 0, c.c_size_t(pitch * rows))
         host = bytes(i * 11 & 255 for i in range(width * rows))
         source = c.create_string_buffer(host, len(host))
-        down = Copy2D(srcMemoryType=1, srcHost=c.addressof(source), srcPitch=width, dstMemoryType=2,
-                      dstDevice=p.value, dstPitch=pitch, WidthInBytes=width, Height=rows)
+        down = Copy2D(
+            srcMemoryType=1,
+            srcHost=c.addressof(source),
+            srcPitch=width,
+            dstMemoryType=2,
+            dstDevice=p.value,
+            dstPitch=pitch,
+            WidthInBytes=width,
+            Height=rows,
+        )
         check("cuMemcpy2D_v2", c.byref(down))
-        wanted = b"".join(host[i * width:(i + 1) * width] + bytes(pitch - width) for i in range(rows))
+        wanted = b"".join(host[i * width : (i + 1) * width] + bytes(pitch - width) for i in range(rows))
         assert download(p, pitch * rows) == wanted
         back = c.create_string_buffer(b"\xee" * (pitch * rows), pitch * rows)
-        up = Copy2D(srcMemoryType=2, srcDevice=p.value, srcPitch=pitch, dstMemoryType=1,
-                    dstHost=c.addressof(back), dstPitch=pitch, WidthInBytes=width, Height=rows)
+        up = Copy2D(
+            srcMemoryType=2,
+            srcDevice=p.value,
+            srcPitch=pitch,
+            dstMemoryType=1,
+            dstHost=c.addressof(back),
+            dstPitch=pitch,
+            WidthInBytes=width,
+            Height=rows,
+        )
         check("cuMemcpy2D_v2", c.byref(up))
         gap = b"\xee" * (pitch - width)
-        assert back.raw == b"".join(host[i * width:(i + 1) * width] + gap for i in range(rows))
+        assert back.raw == b"".join(host[i * width : (i + 1) * width] + gap for i in range(rows))
     expect(1, "cuMemcpy2D_v2", None)
 
 
@@ -208,7 +248,9 @@ def per_thread_streams() -> None:
             check("cuCtxSetCurrent", context)
             at = Address(p.value + 4 * i)
             for _ in range(50):
-                code = cuda.cuLaunchKernel_ptsz(f, 1, 1, 1, 1, 1, 1, 0, None, pointers(at, c.c_uint32(1), c.c_float(1.0625)), None)
+                code = cuda.cuLaunchKernel_ptsz(
+                    f, 1, 1, 1, 1, 1, 1, 0, None, pointers(at, c.c_uint32(1), c.c_float(1.0625)), None
+                )
                 assert code == 0, code
             check("cuStreamSynchronize_ptsz", None)
         except BaseException as error:
@@ -394,7 +436,11 @@ def forked_child() -> None:
     start()
     child = os.fork()
     if child == 0:
-        codes = {call("cuInit", 0), call("cuCtxSynchronize"), call("cuMemAlloc_v2", c.byref(Address()), c.c_size_t(16))}
+        codes = {
+            call("cuInit", 0),
+            call("cuCtxSynchronize"),
+            call("cuMemAlloc_v2", c.byref(Address()), c.c_size_t(16)),
+        }
         os._exit(0 if codes == {3} else 1)
     assert os.waitpid(child, 0)[1] == 0
     check("cuCtxSynchronize")

@@ -6,26 +6,65 @@ import ctypes as c
 import struct
 import sys
 
-from driver import Address, Handle, allocate, call, check, cuda, download, expect, function, launch, make, pointers, start, upload
+from driver import (
+    Address,
+    Handle,
+    allocate,
+    call,
+    check,
+    cuda,
+    download,
+    expect,
+    function,
+    launch,
+    make,
+    pointers,
+    start,
+    upload,
+)
 
 
 class KernelNode(c.Structure):
-    _fields_ = [("func", Handle), ("grid", c.c_uint * 3), ("block", c.c_uint * 3), ("shared", c.c_uint),
-                ("params", c.c_void_p), ("extra", c.c_void_p), ("kern", Handle), ("ctx", Handle)]
+    _fields_ = [
+        ("func", Handle),
+        ("grid", c.c_uint * 3),
+        ("block", c.c_uint * 3),
+        ("shared", c.c_uint),
+        ("params", c.c_void_p),
+        ("extra", c.c_void_p),
+        ("kern", Handle),
+        ("ctx", Handle),
+    ]
 
 
 class MemsetNode(c.Structure):
-    _fields_ = [("dst", Address), ("pitch", c.c_size_t), ("value", c.c_uint), ("element", c.c_uint),
-                ("width", c.c_size_t), ("height", c.c_size_t)]
+    _fields_ = [
+        ("dst", Address),
+        ("pitch", c.c_size_t),
+        ("value", c.c_uint),
+        ("element", c.c_uint),
+        ("width", c.c_size_t),
+        ("height", c.c_size_t),
+    ]
 
 
 class Copy3D(c.Structure):
     _fields_ = [
         (f"{s}{n}", t)
         for s in ("src", "dst")
-        for n, t in (("XInBytes", c.c_size_t), ("Y", c.c_size_t), ("Z", c.c_size_t), ("LOD", c.c_size_t),
-                     ("MemoryType", c.c_int), ("Host", c.c_void_p), ("Device", Address), ("Array", c.c_void_p),
-                     ("reserved", c.c_void_p), ("Pitch", c.c_size_t), ("Height", c.c_size_t))
+        for n, t in (
+            ("XInBytes", c.c_size_t),
+            ("Y", c.c_size_t),
+            ("Z", c.c_size_t),
+            ("LOD", c.c_size_t),
+            ("MemoryType", c.c_int),
+            ("Host", c.c_void_p),
+            ("Device", Address),
+            ("Array", c.c_void_p),
+            ("reserved", c.c_void_p),
+            ("Pitch", c.c_size_t),
+            ("Height", c.c_size_t),
+        )
     ] + [("WidthInBytes", c.c_size_t), ("Height", c.c_size_t), ("Depth", c.c_size_t)]
 
 
@@ -56,7 +95,15 @@ def explicit_graph() -> None:
     times3 = add(graph, "cuGraphAddKernelNode_v2", [fill], c.byref(first))
     second, keep2 = scale_node(f, p, 5)
     times5 = add(graph, "cuGraphAddKernelNode", [times3], c.byref(second))
-    move = Copy3D(srcMemoryType=2, srcDevice=p.value, dstMemoryType=2, dstDevice=q.value, WidthInBytes=16, Height=1, Depth=1)
+    move = Copy3D(
+        srcMemoryType=2,
+        srcDevice=p.value,
+        dstMemoryType=2,
+        dstDevice=q.value,
+        WidthInBytes=16,
+        Height=1,
+        Depth=1,
+    )
     copy = add(graph, "cuGraphAddMemcpyNode", [times5], c.byref(move), context)
     add(graph, "cuGraphAddEmptyNode", [copy])
     exec_ = make(Handle, "cuGraphInstantiateWithFlags", graph, c.c_ulonglong(0))
@@ -69,7 +116,9 @@ def explicit_graph() -> None:
     check("cuGraphLaunch", exec_, None)
     check("cuCtxSynchronize")
     assert download(q, 16) == floats(21, 21, 21, 21)
-    check("cuGraphKernelNodeSetParams_v2", times3, c.byref(changed))  # of the graph, not of the executable one
+    check(
+        "cuGraphKernelNodeSetParams_v2", times3, c.byref(changed)
+    )  # of the graph, not of the executable one
     check("cuGraphLaunch", exec_, None)
     check("cuCtxSynchronize")
     assert download(q, 16) == floats(21, 21, 21, 21)
@@ -92,7 +141,9 @@ def explicit_graph() -> None:
     assert download(q, 16) == floats(21, 21, 21, 21)
     check("cuGraphExecDestroy", exec_)
     expect(1, "cuGraphLaunch", exec_, None)
-    assert keep1 and keep2 and keep3
+    assert keep1
+    assert keep2
+    assert keep3
 
 
 def clone_and_update() -> None:
@@ -114,7 +165,8 @@ def clone_and_update() -> None:
     assert download(p, 16) == floats(20, 20, 20, 20)
     other = add(graph, "cuGraphAddEmptyNode", [node])
     expect(910, "cuGraphExecUpdate_v2", exec_, graph, info)
-    assert keep and other
+    assert keep
+    assert other
 
 
 def capture() -> None:
