@@ -213,7 +213,14 @@ static bool apply(struct sgf_loaded *o, const Elf64_Rela *r, uint8_t *where, uin
 }
 #define RELOCATION_BYTES(type) ((type) == R_X86_64_64 || (type) == R_X86_64_PC64 ? 8u : (type) == R_X86_64_NONE ? 0u : 4u)
 #else
-#error "relocations of this machine are not implemented yet"
+static bool apply(struct sgf_loaded *o, const Elf64_Rela *r, uint8_t *where, uint64_t value, bool far, uint64_t stubs,
+                  uint64_t slots)
+{
+    (void)r, (void)where, (void)value, (void)far, (void)stubs, (void)slots;
+    sgf_say("object %s: this machine's relocations are not implemented; the in-memory device runs kernels on x86-64", o->path);
+    return false;
+}
+#define RELOCATION_BYTES(type) 8u
 #endif
 
 static bool relocate(struct sgf_loaded *o, const struct view *v, const struct symbols *s, uint64_t stubs, uint64_t slots)

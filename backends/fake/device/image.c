@@ -331,6 +331,10 @@ static CUresult ask_compile(struct sgf_image *image, const struct sgf_kernel *k,
         free(again);
         if (result == CUDA_SUCCESS)
             result = sgf_service_ask(2, request, (size_t)length, answer, &service);
+        if (service != image->service) { /* this request ends every compiler that it is given */
+            sgf_say("kernel %s: the PTX compiler ended while it compiled it, twice", k->name);
+            result = CUDA_ERROR_JIT_COMPILER_NOT_FOUND;
+        }
     }
     free(request);
     return result;

@@ -1,0 +1,9 @@
+#!/bin/sh
+# Runs the in-memory device's C programs under AddressSanitizer and UndefinedBehaviorSanitizer, then under
+# ThreadSanitizer.  Needs gcc, setarch, and a Python with the test requirements ($PYTHON, default python3).
+set -eu
+cd "$(dirname "$0")/../.."
+for sanitizer in ${SANITIZERS:-address thread}; do
+    echo "== $sanitizer"
+    SINGULARITY_TEST_SANITIZER=$sanitizer "${PYTHON:-python3}" -m pytest -q -p no:cacheprovider tests/device/test_programs.py "$@"
+done
