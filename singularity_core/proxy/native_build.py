@@ -27,6 +27,8 @@ int sg_server_run(sg_server *server);
 void sg_server_stop(sg_server *server);
 void sg_server_destroy(sg_server *server);
 sg_session *sg_server_session(sg_server *server, uint32_t slot);
+sg_session *sg_server_hold(sg_server *server, uint32_t slot);
+void sg_server_let_go(sg_session *session);
 uint64_t sg_session_log_export(sg_session *session, uint8_t *buffer, uint64_t room);
 int sg_session_log_import(sg_session *session, const uint8_t *buffer, uint64_t bytes, char *why);
 

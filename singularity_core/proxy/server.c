@@ -117,6 +117,7 @@ sg_server *sg_server_create(const struct sg_server_options *options, char why[25
     server->barriers = (sg_membarrier(MEMBARRIER_CMD_QUERY) & MEMBARRIER_CMD_GLOBAL_EXPEDITED) != 0;
     for (uint32_t i = 0; i < SG_DOOR_SLOTS; i++) server->slots[i].pidfd = -1;
     pthread_mutex_init(&server->arena_lock, NULL);
+    pthread_mutex_init(&server->slots_lock, NULL);
     int good = check_options(options, server, why) == 0 && sg_fault_install() == 0 && make_door(server, why) == 0;
     if (good) {
         server->hal = options->hal;
@@ -169,6 +170,12 @@ static int is_over(const struct sg_slot *slot) {
     return atomic_load(&slot->session->ending) != SG_GOES_ON || sg_process_start(slot->pid) != slot->start;
 }
 
+static void set_session(sg_server *server, struct sg_slot *slot, sg_session *session) {
+    pthread_mutex_lock(&server->slots_lock);
+    slot->session = session;
+    pthread_mutex_unlock(&server->slots_lock);
+}
+
 /* 0: served; 1: not yet, its predecessor is still being buried; -1: refused, `why` says why. */
 static int admit(sg_server *server, uint32_t index, char why[96]) {
     struct sg_slot *slot = &server->slots[index];
@@ -191,8 +198,9 @@ static int admit(sg_server *server, uint32_t index, char why[96]) {
         snprintf(why, 96, "the device proxy sees no process %u like the claimant", pid);
         return -1;
     }
-    slot->session = sg_session_create(server, index, rank, sub, why);
-    if (slot->session == NULL) return -1;
+    sg_session *session = sg_session_create(server, index, rank, sub, why);
+    if (session == NULL) return -1;
+    set_session(server, slot, session);
     slot->pid = pid;
     slot->start = start;
     if (watch(server, slot->pidfd, index) == 0) return 0;
@@ -244,8 +252,8 @@ static void finish_session(sg_server *server, uint32_t index) {
     struct sg_claim *claim = &server->door->slots[index];
     sg_session *s = slot->session;
     uint32_t why = atomic_load(&s->why_dead);
+    set_session(server, slot, NULL);
     sg_session_free(s);
-    slot->session = NULL;
     /* A rank that lives and did not close may still write CLOSING: its slot stays taken until it dies. */
     if (why == SG_DEAD_PROTOCOL && sg_process_start(slot->pid) == slot->start) {
         atomic_store(&claim->state, SG_SLOT_CLOSING);
@@ -368,8 +376,21 @@ void sg_server_stop(sg_server *server) {
 }
 
 sg_session *sg_server_session(sg_server *server, uint32_t slot) {
-    return slot < SG_DOOR_SLOTS ? server->slots[slot].session : NULL;
+    sg_session *s = sg_server_hold(server, slot);
+    if (s != NULL) sg_server_let_go(s);
+    return s;
 }
+
+sg_session *sg_server_hold(sg_server *server, uint32_t slot) {
+    if (slot >= SG_DOOR_SLOTS) return NULL;
+    pthread_mutex_lock(&server->slots_lock);
+    sg_session *s = server->slots[slot].session;
+    if (s != NULL && sg_session_join(s, UINT32_MAX) != 0) s = NULL;
+    pthread_mutex_unlock(&server->slots_lock);
+    return s;
+}
+
+void sg_server_let_go(sg_session *session) { sg_session_leave(session); }
 
 void sg_server_destroy(sg_server *server) {
     char path[4096];
@@ -398,5 +419,6 @@ void sg_server_destroy(sg_server *server) {
     if (server->epoll >= 0) close(server->epoll);
     /* The library stays loaded: drivers keep threads and exit handlers of their own. */
     pthread_mutex_destroy(&server->arena_lock);
+    pthread_mutex_destroy(&server->slots_lock);
     free(server);
 }

@@ -106,9 +106,13 @@ struct sg_server_options {
 };
 sg_server *sg_server_create(const struct sg_server_options *options, char why[256]);
 int sg_server_run(sg_server *server);   /* returns after sg_server_stop; 0 or -errno */
-void sg_server_stop(sg_server *server); /* async-signal-safe */
+void sg_server_stop(sg_server *server); /* async-signal-safe; any thread, until destroy is called */
 void sg_server_destroy(sg_server *server);
-/* The session behind a door slot, or NULL.  Only while run() is not running, or in tests that keep it open. */
+/* The session behind a door slot, kept from ending until it is let go; NULL: none, or it ends already.
+ * Any thread, also while run() runs. */
+sg_session *sg_server_hold(sg_server *server, uint32_t slot);
+void sg_server_let_go(sg_session *session);
+/* As above, let go already: for who knows that its rank neither ends nor closes it meanwhile. */
 sg_session *sg_server_session(sg_server *server, uint32_t slot);
 /* The replay log as a flat, versioned buffer; returns its size, and writes it only when it fits in `room`. */
 uint64_t sg_session_log_export(sg_session *session, uint8_t *buffer, uint64_t room);

@@ -215,6 +215,21 @@ static void announce_death(sg_session *s) {
     sg_bulk_wake(s);
 }
 
+int sg_session_join(sg_session *s, uint32_t limit) {
+    pthread_mutex_lock(&s->lock);
+    int error = s->closed ? -ESHUTDOWN : s->threads >= limit ? -EAGAIN : 0;
+    s->threads += error == 0;
+    pthread_mutex_unlock(&s->lock);
+    return error;
+}
+
+void sg_session_leave(sg_session *s) {
+    pthread_mutex_lock(&s->lock);
+    s->threads--;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+}
+
 /* Until no thread runs a handler of this session.  A handler that is stuck behind endless device work is
  * helped by destroying its contexts: that is how a driver is told that the work is not wanted any more. */
 static void await_threads(sg_session *s) {
@@ -241,6 +256,7 @@ static void await_threads(sg_session *s) {
         }
         pthread_mutex_lock(&s->lock);
     }
+    s->closed = 1;
     pthread_mutex_unlock(&s->lock);
 }
 

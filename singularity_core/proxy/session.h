@@ -50,9 +50,10 @@ struct sg_session {
     _Atomic uint32_t ending;   /* SG_DRAINS, SG_ABORTS */
     _Atomic uint32_t why_dead; /* SG_DEAD_* for the page, once it ends */
     _Atomic uint32_t faulted;  /* the rank took pages away from under a mapping */
-    pthread_mutex_t lock;      /* threads */
+    pthread_mutex_t lock;      /* guards the next three */
     pthread_cond_t changed;
-    uint32_t threads;
+    uint32_t threads;          /* and holders: whoever keeps the session from being buried */
+    int closed;                /* nobody may join any more */
     pthread_mutex_t bulk;
 
     struct sg_handles handles;
@@ -99,6 +100,7 @@ struct sg_server {
     int stop_event, poke_event, epoll;
     _Atomic uint32_t stopping;
     int barriers; /* the kernel has membarrier for all processes */
+    pthread_mutex_t slots_lock; /* `session` below is read by sg_server_hold from any thread */
     struct sg_slot {
         sg_session *session;
         int pidfd;
@@ -114,6 +116,9 @@ struct sg_server {
 /* session.c */
 sg_session *sg_session_create(sg_server *server, uint32_t slot, uint32_t rank, uint32_t sub, char why[96]);
 void sg_session_end(sg_session *session, uint32_t how, uint32_t why_dead); /* any thread; returns at once */
+/* Counts the caller as one of its threads, unless `limit` are there (-EAGAIN) or it is over (-ESHUTDOWN). */
+int sg_session_join(sg_session *session, uint32_t limit);
+void sg_session_leave(sg_session *session); /* the session may be gone when this returns */
 int sg_session_bury(sg_session *session);  /* starts the undertaker; `ended` is set when it is through */
 void sg_session_free(sg_session *session); /* after `ended` */
 void sg_server_poke(sg_server *server);    /* makes the server's loop look at its sessions */

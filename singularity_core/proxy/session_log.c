@@ -81,14 +81,18 @@ static int replay(void *argument, const struct sg_log_record *what) {
     struct import *import = argument;
     struct sg_worker *w = &import->worker;
     sg_session *s = w->session;
-    if (what->op >= sg_op_count || what->bytes > SG_MAX_PAYLOAD) return failed(import, what, "no such call", 0);
-    struct sg_message *message = (struct sg_message *)w->message;
-    if (what->bytes != 0) memcpy(message->payload, what->payload, what->bytes);
-    struct sg_request request = {what->op, what->bytes, SG_HANDLE_INDEX(what->context), SG_NO_REPLY, message->payload};
+    if (what->op >= sg_op_count) return failed(import, what, "no such call", 0);
+    /* a copy, aligned; a module's image or a graph's recipe may be longer than any message */
+    uint8_t *large = what->bytes > SG_MAX_PAYLOAD ? malloc(what->bytes) : NULL;
+    if (what->bytes > SG_MAX_PAYLOAD && large == NULL) return -ENOMEM;
+    uint8_t *payload = large != NULL ? large : ((struct sg_message *)w->message)->payload;
+    if (what->bytes != 0) memcpy(payload, what->payload, what->bytes);
+    struct sg_request request = {what->op, what->bytes, SG_HANDLE_INDEX(what->context), SG_NO_REPLY, payload};
     struct sg_answer answer = {0, w->answer};
     w->give = what->made;
     w->give_count = what->made_count;
     int32_t result = sg_worker_execute(w, &request, &answer);
+    free(large);
     w->give = NULL;
     w->give_count = 0;
     if (result != SG_CUDA_SUCCESS) return failed(import, what, "the driver refused", result);

@@ -183,13 +183,6 @@ static void drain(struct sg_worker *w) {
 }
 
 /* ---- threads ----------------------------------------------------------------------------------------------- */
-static void thread_ends(sg_session *s) {
-    pthread_mutex_lock(&s->lock);
-    s->threads--;
-    pthread_cond_broadcast(&s->changed);
-    pthread_mutex_unlock(&s->lock);
-}
-
 int sg_worker_open(struct sg_worker *w, sg_session *s) {
     *w = (struct sg_worker){.session = s, .current = SG_CONTEXT_UNKNOWN};
     w->message = aligned_alloc(SG_LINE, SG_MAX_MESSAGE_LINES * SG_LINE);
@@ -214,7 +207,7 @@ static void *worker_main(void *argument) {
     sg_current_worker = NULL;
     s->server->base.context_set(NULL);
     sg_worker_close(&worker);
-    thread_ends(s);
+    sg_session_leave(s);
     return NULL;
 }
 
@@ -222,10 +215,7 @@ static int start_thread(sg_session *s) {
     pthread_attr_t attributes;
     pthread_t thread;
     sigset_t all, before;
-    pthread_mutex_lock(&s->lock);
-    int error = s->threads >= THREADS_MAX ? -EAGAIN : 0;
-    s->threads += error == 0;
-    pthread_mutex_unlock(&s->lock);
+    int error = sg_session_join(s, THREADS_MAX);
     if (error != 0) return error;
     /* signals are the main thread's business; faults must come through */
     sigfillset(&all);
@@ -236,7 +226,7 @@ static int start_thread(sg_session *s) {
     error = -pthread_create(&thread, &attributes, worker_main, s);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
-    if (error != 0) thread_ends(s);
+    if (error != 0) sg_session_leave(s);
     return error;
 }
 

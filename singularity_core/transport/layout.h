@@ -30,7 +30,9 @@
 #ifndef SG_PINNED_BASE
 #define SG_PINNED_BASE 0x300000000000ull
 #endif
+#ifndef SG_PINNED_WINDOW
 #define SG_PINNED_WINDOW (1ull << 33) /* page-locked bytes per session: 8 GiB */
+#endif
 #define SG_WINDOWS_PER_RANK 4u        /* a rank and up to three children that use the device */
 #define SG_MAX_WINDOWS 4096u          /* so global ranks 0..1023 */
 

@@ -24,7 +24,17 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
 CORE = ROOT / "singularity_core"
-FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O2", "-g", "-fvisibility=hidden", "-fPIC"]
+FLAGS = [
+    "-std=c11",
+    "-D_GNU_SOURCE",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-O2",
+    "-g",
+    "-fvisibility=hidden",
+    "-fPIC",
+]
 SANITIZERS = {
     "": [],
     "address": ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"],
@@ -34,6 +44,7 @@ SANITIZERS = {
         "-DSG_DEVICE_BASE=0x1000000000ull",
         "-DSG_DEVICE_WINDOW=(1ull<<32)",
         "-DSG_PINNED_BASE=0x2000000000ull",
+        "-DSG_PINNED_WINDOW=(1ull<<26)",
     ],
 }
 SANITIZER = os.environ.get("SINGULARITY_TEST_SANITIZER", "")
@@ -44,7 +55,15 @@ SLOW = 4 if SANITIZER else 1
 
 def compile_program(out: Path, sources: list[Path], *extra: str) -> None:
     """One program of the given C files; a compiler warning fails the test that needs it."""
-    command = ["gcc", *FLAGS, *SANITIZERS[SANITIZER], f"-I{ROOT}", f"-I{PROGRAMS}", *map(str, sources), *extra]
+    command = [
+        "gcc",
+        *FLAGS,
+        *SANITIZERS[SANITIZER],
+        f"-I{ROOT}",
+        f"-I{PROGRAMS}",
+        *map(str, sources),
+        *extra,
+    ]
     result = subprocess.run([*command, "-o", str(out), "-lpthread", "-ldl"], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
 
@@ -83,7 +102,9 @@ class StubProxy:
     process: subprocess.Popen[str]
     ranks: list[subprocess.Popen[str]] = field(default_factory=list)
 
-    def start(self, rank: int, *scenarios: str, close: bool = True, program: str = "rank") -> subprocess.Popen[str]:
+    def start(
+        self, rank: int, *scenarios: str, close: bool = True, program: str = "rank"
+    ) -> subprocess.Popen[str]:
         """A rank process that runs the scenarios one after the other."""
         variables = environment() | ({} if close else {"RANK_NO_CLOSE": "1"})
         process = subprocess.Popen(

@@ -7,7 +7,13 @@ from typing import ClassVar
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from .conftest import PureModule
 
@@ -119,7 +125,9 @@ def test_arena_agrees_with_exhaustive_search(pure: PureModule) -> None:
     run_state_machine_as_test(ArenaMachine, settings=relaxed)
 
 
-@pytest.mark.parametrize(("base", "size"), [(0, 0), (1, 500), (513, 1000), (2**64 - 512, 512), (2**64 - 100, 1000)])
+@pytest.mark.parametrize(
+    ("base", "size"), [(0, 0), (1, 500), (513, 1000), (2**64 - 512, 512), (2**64 - 100, 1000)]
+)
 def test_arena_needs_a_whole_grain(pure: PureModule, base: int, size: int) -> None:
     """A range that holds no whole grain, or wraps around, is no arena."""
     assert pure.lib.sg_arena_create(base, size) == pure.ffi.NULL

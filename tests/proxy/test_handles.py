@@ -6,7 +6,13 @@ from typing import ClassVar
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from .conftest import PureModule
 
@@ -53,7 +59,12 @@ class HandleMachine(RuleBasedStateMachine):
         self.ever.add(made)
         self.live[made] = (self.objects, parent)
 
-    @rule(kind=KINDS, generation=st.integers(0, 3), index=st.sampled_from([0, 1, 2, 1023, 1024, CLIENT - 1]), data=st.data())
+    @rule(
+        kind=KINDS,
+        generation=st.integers(0, 3),
+        index=st.sampled_from([0, 1, 2, 1023, 1024, CLIENT - 1]),
+        data=st.data(),
+    )
     def put_at(self, kind: int, generation: int, index: int, data: st.DataObject) -> None:
         parent = self.some_parent(data)
         wanted = handle(kind, generation, index)
@@ -105,7 +116,9 @@ class HandleMachine(RuleBasedStateMachine):
         for h, (physical, _) in self.live.items():
             assert self.lib.pure_handles_get(self.table, h >> 48, h) == physical
             assert self.lib.pure_handles_get(self.table, (h >> 48) % 11 + 1, h) == 0, "another kind"
-            assert self.lib.pure_handles_get(self.table, h >> 48, h ^ 1 << 32) == 0 or h ^ 1 << 32 in self.live
+            assert (
+                self.lib.pure_handles_get(self.table, h >> 48, h ^ 1 << 32) == 0 or h ^ 1 << 32 in self.live
+            )
         for h in self.ever - set(self.live):
             assert self.lib.pure_handles_get(self.table, h >> 48, h) == 0, "stale"
 

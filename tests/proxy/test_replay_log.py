@@ -86,7 +86,9 @@ class LogMachine(RuleBasedStateMachine):
         while work:
             gone = work.pop()
             doomed = [r for r in self.model if r.type == CREATE and (r.object == gone or gone in r.needs)]
-            self.model = [r for r in self.model if r not in doomed and not (r.type == SET and r.object == gone)]
+            self.model = [
+                r for r in self.model if r not in doomed and not (r.type == SET and r.object == gone)
+            ]
             for record in doomed:
                 work.append(record.object)
                 created = {r.object for r in self.model if r.type == CREATE}

@@ -12,7 +12,9 @@ from .conftest import PureModule
 
 MAX_PAYLOAD = 2048 * 64 - 32
 LINES = 1 << 16
-SIZES = st.one_of(st.integers(0, 200), st.sampled_from([31, 32, 33, 95, 96, 97, MAX_PAYLOAD]), st.integers(0, MAX_PAYLOAD))
+SIZES = st.one_of(
+    st.integers(0, 200), st.sampled_from([31, 32, 33, 95, 96, 97, MAX_PAYLOAD]), st.integers(0, MAX_PAYLOAD)
+)
 RELAXED = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 
 
@@ -27,7 +29,12 @@ def test_ring_is_a_queue(pure: PureModule, bursts: list[tuple[int, int, int]]) -
     there is no room."""
     ffi, lib = pure.ffi, pure.lib
     ring, queue, count = lib.pure_ring_new(), deque[tuple[int, int, int]](), 0
-    op, size, fill, same = ffi.new("uint32_t *"), ffi.new("uint32_t *"), ffi.new("uint8_t *"), ffi.new("int *")
+    op, size, fill, same = (
+        ffi.new("uint32_t *"),
+        ffi.new("uint32_t *"),
+        ffi.new("uint8_t *"),
+        ffi.new("int *"),
+    )
 
     def take() -> None:
         got = lib.pure_ring_take(ring, op, size, fill, same)
@@ -58,7 +65,12 @@ def test_hostile_header_is_harmless(pure: PureModule, at: int, data: bytes, size
     """A published header that is overwritten gives a message within bounds, or is refused as malformed."""
     ffi, lib = pure.ffi, pure.lib
     ring = lib.pure_ring_new()
-    op, length, fill, same = ffi.new("uint32_t *"), ffi.new("uint32_t *"), ffi.new("uint8_t *"), ffi.new("int *")
+    op, length, fill, same = (
+        ffi.new("uint32_t *"),
+        ffi.new("uint32_t *"),
+        ffi.new("uint8_t *"),
+        ffi.new("int *"),
+    )
     assert lib.pure_ring_push(ring, 5, size, 7) == 1
     lib.pure_ring_spoil(ring, at, data[: 64 - at], len(data[: 64 - at]))
     got = lib.pure_ring_take(ring, op, length, fill, same)
@@ -72,7 +84,12 @@ def test_hostile_header_is_harmless(pure: PureModule, at: int, data: bytes, size
 def test_lengths_that_overflow_are_refused(pure: PureModule) -> None:
     """A payload length near 2^32, whose line count wraps around to one, is malformed."""
     ffi, lib = pure.ffi, pure.lib
-    op, length, fill, same = ffi.new("uint32_t *"), ffi.new("uint32_t *"), ffi.new("uint8_t *"), ffi.new("int *")
+    op, length, fill, same = (
+        ffi.new("uint32_t *"),
+        ffi.new("uint32_t *"),
+        ffi.new("uint8_t *"),
+        ffi.new("int *"),
+    )
     for claimed in (2**32 - 1, 2**32 - 32, 2**32 - 95, 2**31):
         ring = lib.pure_ring_new()
         assert lib.pure_ring_push(ring, 5, 8, 7) == 1
@@ -84,7 +101,12 @@ def test_lengths_that_overflow_are_refused(pure: PureModule) -> None:
 def test_endless_padding_is_refused(pure: PureModule) -> None:
     """Two PADs in a row are malformed: skipping them cannot keep the proxy busy for ever."""
     ffi, lib = pure.ffi, pure.lib
-    op, length, fill, same = ffi.new("uint32_t *"), ffi.new("uint32_t *"), ffi.new("uint8_t *"), ffi.new("int *")
+    op, length, fill, same = (
+        ffi.new("uint32_t *"),
+        ffi.new("uint32_t *"),
+        ffi.new("uint8_t *"),
+        ffi.new("int *"),
+    )
     ring = lib.pure_ring_new()
     pushed = 0
     while pushed < LINES - 1:  # up to the last line of the ring, so that a PAD of one line is in order

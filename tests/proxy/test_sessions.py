@@ -117,7 +117,12 @@ def test_directory_must_be_private(programs: Path, tmp_path: Path) -> None:
 
 def test_second_proxy_is_refused(proxy: StubProxy) -> None:
     """Two proxies cannot serve one directory, and the refused one does not harm the first."""
-    command = [*PREFIX, str(proxy.programs / "stub_proxy"), str(proxy.directory), str(proxy.programs / "libstub.so")]
+    command = [
+        *PREFIX,
+        str(proxy.programs / "stub_proxy"),
+        str(proxy.directory),
+        str(proxy.programs / "libstub.so"),
+    ]
     result = subprocess.run(command, capture_output=True, text=True, timeout=30 * SLOW, env=environment())
     assert result.returncode == 69
     assert "is another proxy serving this directory?" in result.stderr

@@ -43,7 +43,7 @@ static void scenario_posts(void) {
 
 static void *thread_calls(void *argument) {
     uint64_t me = (uint64_t)argument;
-    for (uint64_t i = 0; i < 300; i++) {
+    for (uint64_t i = 0; i < 100; i++) {
         CHECK(POST(link_, OP_SUM, 0, 1) == 0);
         CHECK(ASK(link_, OP_ECHO, 0, me << 32 | i) == (me << 32 | i));
     }
@@ -58,7 +58,7 @@ static void scenario_threads(void) {
         for (uint64_t i = 0; i < 40; i++) CHECK(pthread_create(&threads[i], NULL, thread_calls, (void *)i) == 0);
         for (int i = 0; i < 40; i++) pthread_join(threads[i], NULL);
     }
-    CHECK(ASK(link_, OP_SUM_READ, 0) == before + 10 * 40 * 300);
+    CHECK(ASK(link_, OP_SUM_READ, 0) == before + 10 * 40 * 100);
 }
 
 static void *thread_waits_at_gate(void *argument) {

@@ -11,6 +11,7 @@
 
 extern const struct sg_hal_table stub_hal;
 static sg_server *server;
+static int stop_pipe[2]; /* its end ends the server, as a parent's does */
 
 static void on_term(int number) {
     (void)number;
@@ -22,9 +23,11 @@ static uint8_t buffer[1 << 20];
 static void command(const char *what, unsigned rank, const char *path) {
     char why[256] = "no such session";
     sg_session *session = NULL;
-    for (uint32_t slot = 0; slot < SG_DOOR_SLOTS; slot++) {
-        sg_session *one = sg_server_session(server, slot);
-        if (one != NULL && one->rank == rank) session = one;
+    for (uint32_t slot = 0; slot < SG_DOOR_SLOTS && session == NULL; slot++) {
+        session = sg_server_hold(server, slot);
+        if (session == NULL || session->rank == rank) continue;
+        sg_server_let_go(session);
+        session = NULL;
     }
     int exporting = strcmp(what, "export") == 0, error = -1;
     FILE *file = fopen(path, exporting ? "wb" : "rb");
@@ -35,6 +38,7 @@ static void command(const char *what, unsigned rank, const char *path) {
         error = sg_session_log_import(session, buffer, fread(buffer, 1, sizeof buffer, file), why);
     }
     if (file != NULL) fclose(file);
+    if (session != NULL) sg_server_let_go(session);
     printf(error == 0 ? "done\n" : "failed: %s\n", why);
     fflush(stdout);
 }
@@ -45,23 +49,28 @@ static void *commands(void *argument) {
     (void)argument;
     while (fgets(line, sizeof line, stdin) != NULL)
         if (sscanf(line, "%15s %u %4095s", what, &rank, path) == 3) command(what, rank, path);
-    sg_server_stop(server);
+    close(stop_pipe[1]);
     return NULL;
 }
 
 int main(int argc, char **argv) {
     char why[256];
     pthread_t thread;
-    if (argc != 3) return 2;
+    sigset_t term;
+    if (argc != 3 || pipe(stop_pipe) != 0) return 2;
     struct sg_server_options options = {.struct_size = sizeof options, .directory = argv[1], .driver_library = argv[2],
-                                        .hal = &stub_hal};
+                                        .hal = &stub_hal, .stop_fds = {stop_pipe[0]}};
     server = sg_server_create(&options, why);
     if (server == NULL) {
         fprintf(stderr, "stub_proxy: %s\n", why);
         return 69;
     }
+    sigemptyset(&term);
+    sigaddset(&term, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &term, NULL);
+    if (pthread_create(&thread, NULL, commands, NULL) != 0 || pthread_detach(thread) != 0) return 1;
     signal(SIGTERM, on_term);
-    if (pthread_create(&thread, NULL, commands, NULL) != 0) return 1;
+    pthread_sigmask(SIG_UNBLOCK, &term, NULL);
     puts("ready");
     fflush(stdout);
     int error = sg_server_run(server);
