@@ -45,7 +45,7 @@ class ArenaMachine(RuleBasedStateMachine):
         return (
             size > 0
             and address % GRAIN == 0
-            and BASE <= address
+            and address >= BASE
             and address + size <= BASE + GRAINS * GRAIN
             and all(address + size <= at or at + length <= address for at, (length, _) in self.live.items())
         )

@@ -14,8 +14,8 @@ from .conftest import PREFIX, SLOW, StubProxy, environment
 
 @pytest.mark.parametrize(
     "scenario",
-    ["echo", "posts", "threads", "blocking", "handover", "bulk", "handles", "pinned", "errors", "sticky", "unknown",
-     "fork", "reopen", "twice"],
+    ["echo", "posts", "threads", "blocking", "handover", "bulk", "handles", "pinned", "errors", "sticky",
+     "unknown", "fork", "reopen", "twice"],
 )  # fmt: skip
 def test_scenario(proxy: StubProxy, scenario: str) -> None:
     """Each scenario of rank.c holds, and afterwards the driver holds nothing."""
@@ -76,7 +76,7 @@ def test_protocol_violation_is_said_once(proxy: StubProxy) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_waiting_rank_notices_the_proxys_end(proxy: StubProxy, number: signal.Signals) -> None:
-    """A rank blocked in a call learns that the proxy is gone, stopped or killed, even with nobody to tell it."""
+    """A rank blocked in a call learns that the proxy is gone, stopped or killed, with nobody to tell it."""
     rank = proxy.start(1, "until-death")
     assert rank.stdout is not None
     assert rank.stdout.readline() == "waiting\n"
@@ -130,7 +130,7 @@ def test_second_proxy_is_refused(proxy: StubProxy) -> None:
 
 
 def test_replay_makes_the_same_objects(proxy: StubProxy, tmp_path: Path) -> None:
-    """A session's log, played into a fresh session, gives live objects under the same handles and addresses."""
+    """A session's log, played into a fresh session, gives objects under the same handles and addresses."""
     log = tmp_path / "log"
     rank = proxy.start(1, "objects")
     assert rank.stdout is not None
