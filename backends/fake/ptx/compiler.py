@@ -94,7 +94,7 @@ def generate(module: Module, name: str, block: tuple[int, int, int], width: int 
     symbol = symbol_name(name, block)
     body = frame.function(symbol)
     tail = helpers(set(frame.helpers), frame.declared)
-    text = "\n".join([body, tail, *frame.declared.values(), ATTRIBUTES % attributes()])
+    text = "\n".join([body, tail, *frame.declared.values(), ATTRIBUTES % (attributes(), attributes())])
     return Compiled(symbol, "fiber" if flow.uses_fibers else "block", frame.spill_bytes, flow.static_shared,
                     flow.local_bytes, text, layout.width)
 

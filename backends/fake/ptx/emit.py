@@ -227,11 +227,13 @@ class Emitter:
         return self.op(f"shufflevector <{w} x {kind}> {first}, <{w} x {kind}> poison, <{w} x i32> zeroinitializer")
 
     def iota(self, kind: str, stride: int) -> str:
-        """A vector constant 0, stride, 2 * stride..."""
+        """A vector constant 0, stride, 2 * stride..., named once, since it is long."""
         key = (kind, stride)
         found = self.iota_cache.get(key)
         if found is None:
-            found = "<" + ", ".join(f"{kind} {i * stride}" for i in range(self.W)) + ">"
+            found = f"%iota.{kind}.{stride}".replace("-", "m")
+            text = "<" + ", ".join(f"{kind} {i * stride}" for i in range(self.W)) + ">"
+            self.head.append(f"  {found} = or <{self.W} x {kind}> {text}, zeroinitializer")
             self.iota_cache[key] = found
         return found
 

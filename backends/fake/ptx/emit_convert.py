@@ -30,6 +30,10 @@ def convert(e: Emitter, ins: Ins) -> None:
     if len(kinds) != 2 or "pack" in rest:
         raise e.unsupported(ins)
     to, source = kinds
+    if "x2" in source or to in ("e4m3x2", "e5m2x2"):
+        from .emit_float8 import convert_float8
+        convert_float8(e, ins, to, source)
+        return
     if to in ("f16x2", "bf16x2"):
         pack_pair(e, ins, to, source)
         return

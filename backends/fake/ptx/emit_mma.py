@@ -1,8 +1,8 @@
 """Tensor-core operations: mma.sync for f16, bf16, tf32 and 8-bit integers, and ldmatrix.
 
 Fragments are spread over the warp as the PTX ISA lays down (group = lane / 4, place = lane % 4).  The operands are
-brought to plain matrices in scratch memory, row by row; the product is a vector of columns per row, accumulated in
-float in the order of k, starting from c.  Hardware sums in its own order; PTX promises none.
+brought to plain matrices in scratch memory, row by row; the product (a helper in prelude.py) is a vector of columns
+per row, accumulated in float in the order of k, starting from c.  Hardware sums in its own order; PTX promises none.
 """
 
 from __future__ import annotations
@@ -123,18 +123,9 @@ def multiply(e: Emitter, kind: str, k: int, a: list[str], b: list[str], c: list[
         place(e, sb, "float", name, [r * 8 + col for r, col in (b_position(kind, k, i, lane) for lane in range(32))])
     for i, name in enumerate(c):
         place(e, sc, "float", name, [c_index(i, lane) for lane in range(32)])
-    t = "<8 x float>"
-    rows_b = [e.op(f"load {t}, ptr {e.op(f'getelementptr float, ptr {sb}, i64 {8 * i}')}, align 32") for i in range(k)]
-    e.declare("llvm.fma.v8f32", t, f"{t}, {t}, {t}")
-    for r in range(16):
-        where = e.op(f"getelementptr float, ptr {sc}, i64 {8 * r}")
-        total = e.op(f"load {t}, ptr {where}, align 32")
-        for i in range(k):
-            one = e.op(f"load float, ptr {e.op(f'getelementptr float, ptr {sa}, i64 {r * k + i}')}")
-            first = e.op(f"insertelement {t} poison, float {one}, i64 0")
-            lanes = e.op(f"shufflevector {t} {first}, {t} poison, <8 x i32> zeroinitializer")
-            total = e.op(f"call {t} @llvm.fma.v8f32({t} {lanes}, {t} {rows_b[i]}, {t} {total})")
-        e.put(f"store {t} {total}, ptr {where}, align 32")
+    name = f"sg.mma.k{k}"
+    e.helpers[name] = ""
+    e.put(f"call void @{name}(ptr {sa}, ptr {sb}, ptr {sc})")
     return [take(e, sc, "float", [c_index(i, lane) for lane in range(32)]) for i in range(4)]
 
 

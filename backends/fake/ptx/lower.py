@@ -36,6 +36,32 @@ def parameter_layout(function: Function) -> tuple[dict[str, int], int]:
     return offsets, at
 
 
+# Operations whose register operands (those at the positions given; None: all) have the instruction's own type.
+TYPED: dict[str, tuple[int, ...] | None] = {
+    **dict.fromkeys(("add", "sub", "div", "rem", "min", "max", "neg", "abs", "and", "or", "xor", "not", "cnot", "fma",
+                     "sqrt", "rcp", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh", "copysign", "brev", "sad", "addc",
+                     "subc"), None),
+    "shl": (0, 1), "shr": (0, 1), "selp": (0, 1, 2), "mul": None, "mad": None, "setp": (1, 2), "popc": (1,), "clz": (1,),
+}
+
+
+def check_types(function: Function, ins: Instruction) -> None:
+    """Register operands must have the size of the instruction's type, and be floats only where it is one."""
+    kind = ins.mods[-1] if ins.mods else ""
+    if kind not in TYPE_SIZE:
+        raise invalid(f"`{ins.name}` has no type", ins.line)
+    if "wide" in ins.mods:
+        return
+    wanted = TYPED[ins.op]
+    for i, operand in enumerate(ins.operands):
+        if not isinstance(operand, Reg) or (wanted is not None and i not in wanted):
+            continue
+        have = function.registers[operand.name]
+        clash = have[0] != "b" and have != "pred" and kind[0] != "b" and (have[0] == "f") != (kind[0] == "f")
+        if TYPE_SIZE[have] != TYPE_SIZE[kind] or (have == "pred") != (kind == "pred") or clash:
+            raise invalid(f"`{ins.name}`: operand `{operand.name}` is of type .{have}", ins.line)
+
+
 class Frame:
     """One function being inlined: its names mapped to values, blocks and addresses of the kernel."""
 
@@ -179,6 +205,8 @@ class Lowering:
         operands = ins.operands
         dst: list[int] = []
         result = Ins(ins.op, ins.mods, dst, [], ins.line)
+        if ins.op in TYPED:
+            check_types(frame.function, ins)
         if ins.op not in NO_RESULT or (ins.op in ("bar", "barrier") and "red" in ins.mods):
             if not operands:
                 raise invalid(f"`{ins.name}` has no operands", ins.line)
