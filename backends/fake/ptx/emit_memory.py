@@ -415,7 +415,32 @@ def load_contiguous(e: Emitter, ins: Ins, access: Access) -> None:
         e.define(value, name, have, True)
 
 
+def gather_narrow(e: Emitter, ins: Ins, access: Access) -> None:
+    """8- and 16-bit elements: processors gather words, so the aligned word around each (it lies in the same page)."""
+    w, bits = e.W, 8 * access.size
+    t = f"<{w} x i32>"
+    e.declare(f"llvm.masked.gather.v{w}i32.v{w}p0", t, f"<{w} x ptr>, i32, <{w} x i1>, {t}")
+    base = "%mem"
+    for i, value in enumerate(ins.dst):
+        if value < 0:
+            continue
+        pointers = vector_pointers(e, ins, access.space, i * access.size)
+        at = e.op(f"ptrtoint <{w} x ptr> {pointers} to <{w} x i64>")
+        word = e.op(f"and <{w} x i64> {at}, splat (i64 -4)")
+        words = e.op(f"getelementptr i8, ptr {base}, <{w} x i64> {word}")
+        data = e.op(f"call {t} @llvm.masked.gather.v{w}i32.v{w}p0(<{w} x ptr> {words}, i32 4, <{w} x i1> "
+                    f"{e.mask_vector()}, {t} zeroinitializer)")
+        low = e.op(f"trunc <{w} x i64> {at} to {t}")
+        shift = e.op(f"shl {t} {e.op(f'and {t} {low}, splat (i32 3)')}, splat (i32 3)")
+        name = e.op(f"trunc {t} {e.op(f'lshr {t} {data}, {shift}')} to <{w} x i{bits}>")
+        name, have = extend(e, name, access, value, True)
+        e.define(value, name, have, True)
+
+
 def gather(e: Emitter, ins: Ins, access: Access) -> None:
+    if access.size < 4:
+        gather_narrow(e, ins, access)
+        return
     w = e.W
     kind = element_type(e, access, ins.dst)
     t, suffix = f"<{w} x {kind}>", f"v{w}{SHORT_NAMES.get(kind, kind)}"
@@ -515,7 +540,40 @@ def store_contiguous(e: Emitter, ins: Ins, access: Access, values: list[Source])
           f"{replicated_mask(e, n)})")
 
 
+def scatter_narrow(e: Emitter, ins: Ins, access: Access, values: list[Source]) -> None:
+    """8- and 16-bit elements, lane by lane: LLVM would unroll that into a branch per lane."""
+    from .emit_system import end_lane_loop, lane_loop
+    w, kind = e.W, f"i{8 * access.size}"
+    at = address(e, ins.src[0], access.space, True)
+    if access.space == "local":
+        at = e.op(f"add <{w} x i64> {at}, {local_lanes(e)}")
+    slot = kept_in_memory(e, at, "i64")
+    data = [kept_in_memory(e, e.vector(v, kind), kind) for v in values]
+    lane, head, done, _ = lane_loop(e)
+    base = e.op(f"load i64, ptr {e.op(f'getelementptr i64, ptr {slot}, i32 {lane}')}")
+    pointer = e.op(f"getelementptr i8, ptr {base_pointer(access.space)}, i64 {base}")
+    for i, where in enumerate(data):
+        one = e.op(f"load {kind}, ptr {e.op(f'getelementptr {kind}, ptr {where}, i32 {lane}')}")
+        target = e.op(f"getelementptr i8, ptr {pointer}, i64 {ins.offsets[0] + i * access.size}")
+        e.put(f"store {kind} {one}, ptr {target}, align {access.size}")
+    end_lane_loop(e, head, done)
+
+
+def kept_in_memory(e: Emitter, name: str, kind: str) -> str:
+    """A vector stored to a slot, one element per lane; stored once per block."""
+    key = (("kept", name), kind, True)
+    if key not in e.cache:
+        slot = e.fresh()
+        e.alloca(slot, f"<{e.W} x {kind}>")
+        e.put(f"store <{e.W} x {kind}> {name}, ptr {slot}")
+        e.cache[key] = slot
+    return e.cache[key]
+
+
 def scatter(e: Emitter, ins: Ins, access: Access, values: list[Source]) -> None:
+    if access.size < 4:
+        scatter_narrow(e, ins, access, values)
+        return
     w = e.W
     kind = stored_type(e, access, values)
     t, suffix = f"<{w} x {kind}>", f"v{w}{SHORT_NAMES.get(kind, kind)}"

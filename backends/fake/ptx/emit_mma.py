@@ -1,8 +1,7 @@
-"""Tensor-core operations: mma.sync for f16, bf16, tf32 and 8-bit integers, and ldmatrix.
+"""Tensor-core operations: mma.sync for f16, bf16 and tf32, and ldmatrix.
 
-Fragments are spread over the warp as the PTX ISA lays down (group = lane / 4, place = lane % 4).  The operands are
-brought to plain matrices in scratch memory, row by row; the product (a helper in prelude.py) is a vector of columns
-per row, accumulated in float in the order of k, starting from c.  Hardware sums in its own order; PTX promises none.
+Fragments are spread over the warp as the PTX ISA lays down; a helper (multiply.py) knows where their elements are.
+Sums are accumulated in float in the order of k, starting from c.  Hardware sums in its own order; PTX promises none.
 """
 
 from __future__ import annotations
@@ -20,25 +19,6 @@ def scratch(e: Emitter, kind: str, count: int) -> str:
     slot = e.fresh()
     e.alloca(slot, f"[{count} x {kind}]", 64)
     return slot
-
-
-def place(e: Emitter, slot: str, kind: str, data: str, indices: list[int]) -> None:
-    """Stores lane l's element at indices[l]."""
-    order = "<" + ", ".join(f"i64 {i}" for i in indices) + ">"
-    pointers = e.op(f"getelementptr {kind}, ptr {slot}, <32 x i64> {order}")
-    short = "f32" if kind == "float" else kind
-    e.declare(f"llvm.masked.scatter.v32{short}.v32p0", "void", f"<32 x {kind}>, <32 x ptr>, i32, <32 x i1>")
-    e.put(f"call void @llvm.masked.scatter.v32{short}.v32p0(<32 x {kind}> {data}, <32 x ptr> {pointers}, i32 4, "
-          "<32 x i1> splat (i1 true))")
-
-
-def take(e: Emitter, slot: str, kind: str, indices: list[int]) -> str:
-    order = "<" + ", ".join(f"i64 {i}" for i in indices) + ">"
-    pointers = e.op(f"getelementptr {kind}, ptr {slot}, <32 x i64> {order}")
-    t = f"<32 x {kind}>"
-    e.declare(f"llvm.masked.gather.v32f32.v32p0", t, "<32 x ptr>, i32, <32 x i1>, <32 x float>")
-    return e.op(f"call {t} @llvm.masked.gather.v32f32.v32p0(<32 x ptr> {pointers}, i32 4, <32 x i1> splat (i1 true), "
-                f"{t} zeroinitializer)")
 
 
 def halves(e: Emitter, register: str, kind: str) -> list[str]:
@@ -61,27 +41,6 @@ def fragment(e: Emitter, registers: list[str], kind: str) -> list[str]:
     if kind == "tf32":
         return [tf32(e, r) for r in registers]
     return [v for r in registers for v in halves(e, r, kind)]
-
-
-def a_position(kind: str, k: int, element: int, lane: int) -> tuple[int, int]:
-    """(row, column) of element `element` of fragment A in `lane`."""
-    group, thread = lane >> 2, lane & 3
-    if kind == "tf32":
-        return group + 8 * (element & 1), thread + 4 * (element >> 1)
-    row = group + 8 * (element >> 1 & 1)
-    return row, 2 * thread + (element & 1) + 8 * (element >> 2)
-
-
-def b_position(kind: str, k: int, element: int, lane: int) -> tuple[int, int]:
-    group, thread = lane >> 2, lane & 3
-    if kind == "tf32":
-        return thread + 4 * element, group
-    return 2 * thread + (element & 1) + 8 * (element >> 1), group
-
-
-def c_index(element: int, lane: int) -> int:
-    group, thread = lane >> 2, lane & 3
-    return (group + 8 * (element >> 1)) * 8 + 2 * thread + (element & 1)
 
 
 @handles("mma")
@@ -115,18 +74,18 @@ def mma(e: Emitter, ins: Ins) -> None:
 
 
 def multiply(e: Emitter, kind: str, k: int, a: list[str], b: list[str], c: list[str]) -> list[str]:
-    """c + a * b as fragments: two rows of eight columns fill a vector of sixteen."""
-    sa, sb, sc = scratch(e, "float", 16 * k), scratch(e, "float", k * 8), scratch(e, "float", 128)
-    for i, name in enumerate(a):
-        place(e, sa, "float", name, [r * k + col for r, col in (a_position(kind, k, i, lane) for lane in range(32))])
-    for i, name in enumerate(b):
-        place(e, sb, "float", name, [r * 8 + col for r, col in (b_position(kind, k, i, lane) for lane in range(32))])
-    for i, name in enumerate(c):
-        place(e, sc, "float", name, [c_index(i, lane) for lane in range(32)])
-    name = f"sg.mma.k{k}"
-    e.helpers[name] = ""
-    e.put(f"call void @{name}(ptr {sa}, ptr {sb}, ptr {sc})")
-    return [take(e, sc, "float", [c_index(i, lane) for lane in range(32)]) for i in range(4)]
+    """c + a * b as fragments, which the helper takes as rows of 32 lanes in memory."""
+    slots = []
+    for vectors in (a, b, c):
+        slot = scratch(e, "float", 32 * len(vectors))
+        slots.append(slot)
+        for i, name in enumerate(vectors):
+            e.put(f"store <32 x float> {name}, ptr {e.op(f'getelementptr float, ptr {slot}, i64 {32 * i}')}, align 64")
+    helper = f"sg.mma.{'tf32' if kind == 'tf32' else 'half'}.{k}"
+    e.helpers[helper] = ""
+    e.put(f"call void @{helper}(ptr {slots[0]}, ptr {slots[1]}, ptr {slots[2]})")
+    return [e.op(f"load <32 x float>, ptr {e.op(f'getelementptr float, ptr {slots[2]}, i64 {32 * i}')}, align 64")
+            for i in range(4)]
 
 
 @handles("ldmatrix")

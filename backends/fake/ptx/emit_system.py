@@ -40,7 +40,7 @@ def lane_loop(e: Emitter) -> tuple[str, str, str, str]:
 
 
 def end_lane_loop(e: Emitter, head: str, done: str) -> None:
-    e.put(f"br label %{head}")
+    e.put(f"br label %{head}, !llvm.loop !3")
     e.label(done)
 
 

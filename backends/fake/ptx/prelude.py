@@ -6,6 +6,8 @@ lane by lane and access by access.
 
 from __future__ import annotations
 
+from .multiply import multiply_text
+
 ATTRIBUTES = '''
 attributes #0 = { nounwind "no-trapping-math"="true" "frame-pointer"="none" %s }
 attributes #1 = { nounwind cold noinline minsize }
@@ -13,6 +15,8 @@ attributes #2 = { nounwind noinline %s }
 !0 = !{}
 !1 = !{!"branch_weights", i32 10000, i32 1}
 !2 = !{!"branch_weights", i32 1, i32 10000}
+!3 = distinct !{!3, !4}
+!4 = !{!"llvm.loop.unroll.disable"}
 '''
 
 CHECK_ONE = '''
@@ -113,42 +117,6 @@ done:
 }
 '''
 
-# sg.mma.k<K>: c[16][8] += a[16][K] * b[K][8]
-MULTIPLY = """
-define internal void @sg.mma.k{k}(ptr noalias %a, ptr noalias %b, ptr noalias %c) #2 {{
-{rows}
-  br label %row
-row:
-  %r = phi i64 [ 0, %0 ], [ %following, %row ]
-  %c.offset = shl i64 %r, 3
-  %a.offset = mul i64 %r, {k}
-  %at = getelementptr float, ptr %c, i64 %c.offset
-  %first = getelementptr float, ptr %a, i64 %a.offset
-  %s0 = load <8 x float>, ptr %at, align 32
-{steps}
-  store <8 x float> %s{k}, ptr %at, align 32
-  %following = add i64 %r, 1
-  %more = icmp ult i64 %following, 16
-  br i1 %more, label %row, label %done
-done:
-  ret void
-}}
-"""
-
-
-def multiply_text(k: int) -> str:
-    rows = "\n".join(f"  %p{i} = getelementptr float, ptr %b, i64 {8 * i}\n"
-                     f"  %b{i} = load <8 x float>, ptr %p{i}, align 32" for i in range(k))
-    steps = "\n".join(
-        f"  %q{i} = getelementptr float, ptr %first, i64 {i}\n"
-        f"  %e{i} = load float, ptr %q{i}\n"
-        f"  %i{i} = insertelement <8 x float> poison, float %e{i}, i64 0\n"
-        f"  %v{i} = shufflevector <8 x float> %i{i}, <8 x float> poison, <8 x i32> zeroinitializer\n"
-        f"  %s{i + 1} = call <8 x float> @llvm.fma.v8f32(<8 x float> %v{i}, <8 x float> %b{i}, <8 x float> %s{i})"
-        for i in range(k))
-    return MULTIPLY.format(k=k, rows=rows, steps=steps)
-
-
 NEEDS = {"sg.check": [], "sg.limit": [], "sg.check.lanes": ["sg.check"], "sg.limit.lanes": ["sg.limit"]}
 TEXT = {"sg.check": CHECK_ONE, "sg.limit": CHECK_LIMIT, "sg.check.lanes": CHECK_LANES, "sg.limit.lanes": LIMIT_LANES}
 
@@ -162,4 +130,4 @@ def helpers(used: set[str], declared: dict[str, str]) -> str:
         declared["llvm.cttz.i32"] = "declare i32 @llvm.cttz.i32(i32, i1)"
     if any(name.startswith("sg.mma") for name in wanted):
         declared["llvm.fma.v8f32"] = "declare <8 x float> @llvm.fma.v8f32(<8 x float>, <8 x float>, <8 x float>)"
-    return "".join(TEXT.get(name) or multiply_text(int(name[8:])) for name in sorted(wanted))
+    return "".join(TEXT.get(name) or multiply_text(name) for name in sorted(wanted))
