@@ -51,6 +51,7 @@ CUresult sg_initialise(void);
 CUresult sg_open(int ordinal);         /* the session, once */
 CUresult sg_enter_slow(void);
 CUresult sg_enter_bare(void);          /* initialised, session open or not, no sticky error */
+CUresult sg_async_report(void);        /* what failed asynchronously, once unless it is sticky */
 CUresult sg_lost(const char *call);    /* the session is dead: says so once, returns SG_ERROR_LOST */
 void sg_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 CUresult sg_declined(const char *call, const char *reason, const char *remedy);
@@ -62,7 +63,7 @@ static inline CUresult sg_enter(void)
 {
     if (SG_LIKELY(sg_self.context != 0 &&
                   sg_self.epoch == atomic_load_explicit(&sg_client.epoch, memory_order_relaxed)))
-        return (CUresult)sg_link_async_error(atomic_load_explicit(&sg_client.link, memory_order_relaxed));
+        return SG_LIKELY(!sg_link_async_error(atomic_load_explicit(&sg_client.link, memory_order_relaxed))) ? CUDA_SUCCESS : sg_async_report();
     return sg_enter_slow();
 }
 
@@ -125,11 +126,13 @@ static inline int sg_is_device(uint64_t address) { return address - SG_DEVICE_BA
 /* ---- functions (function.c) ------------------------------------------------------------------------------- */
 #define SG_FUNCTION_ATTRIBUTES 16
 struct sg_param { uint16_t offset, size; };
+#define SG_ACCEPTED_SHAPES 4
 struct sg_function {
     uint64_t handle, module, library; /* library: of a kernel */
     uint32_t param_count, param_bytes;
     int opaque; /* layout unknown (an image without code for this device): launches wait for the driver's word */
     _Atomic int32_t attributes[SG_FUNCTION_ATTRIBUTES];
+    _Atomic uint64_t accepted[SG_ACCEPTED_SHAPES]; /* block shapes that the driver has launched before */
     struct sg_param *params;
     char *name;
 };

@@ -102,7 +102,8 @@ static CUresult fetch(const char *call, const struct sg_wire_copy *c, uint8_t *t
     if (!wire)
         return sg_lost(call);
     *wire = *c;
-    return sg_call(call, to, (uint32_t)total);
+    CUresult error = sg_call(call, to, (uint32_t)total);
+    return error ? error : sg_async_report();
 }
 
 static CUresult to_host(const char *call, struct sg_wire_copy *c, uint64_t total)

@@ -2,7 +2,25 @@
 #include "../wire.h"
 #include "client.h"
 
-static CUresult launch(const char *call, struct sg_wire_launch *head, const struct sg_function *f, CUstream stream, void **params, void **extra,
+/* The first launch of a function in a block shape waits: that is when a driver prepares its code, and may refuse it. */
+static uint64_t shape_of(const uint32_t block[3]) { return (uint64_t)block[0] << 32 | block[1] << 16 | block[2]; }
+
+static int accepted_before(struct sg_function *f, uint64_t shape)
+{
+    for (int i = 0; i < SG_ACCEPTED_SHAPES; i++)
+        if (SG_LIKELY(atomic_load_explicit(&f->accepted[i], memory_order_relaxed) == shape))
+            return 1;
+    return 0;
+}
+
+static void accept_shape(struct sg_function *f, uint64_t shape)
+{
+    for (int i = SG_ACCEPTED_SHAPES - 1; i > 0; i--)
+        atomic_store_explicit(&f->accepted[i], atomic_load_explicit(&f->accepted[i - 1], memory_order_relaxed), memory_order_relaxed);
+    atomic_store_explicit(&f->accepted[0], shape, memory_order_relaxed);
+}
+
+static CUresult launch(const char *call, struct sg_wire_launch *head, struct sg_function *f, CUstream stream, void **params, void **extra,
                        const CUlaunchAttribute *attributes, uint32_t attribute_count)
 {
     struct sg_packed packed;
@@ -22,8 +40,14 @@ static CUresult launch(const char *call, struct sg_wire_launch *head, const stru
     if (attribute_bytes)
         memcpy(wire + sizeof *head + param_room, attributes, attribute_bytes);
     /* While a stream captures, a launch can fail from the call; else nothing is left that could. */
-    if (SG_UNLIKELY(atomic_load_explicit(&sg_client.captures, memory_order_relaxed) != 0 || f->opaque))
-        return sg_call(call, NULL, 0);
+    uint64_t shape = shape_of(head->block);
+    int accepted = accepted_before(f, shape);
+    if (SG_UNLIKELY(atomic_load_explicit(&sg_client.captures, memory_order_relaxed) != 0 || f->opaque || !accepted)) {
+        error = sg_call(call, NULL, 0);
+        if (!error && !accepted)
+            accept_shape(f, shape);
+        return error;
+    }
     sg_post();
     return CUDA_SUCCESS;
 }
@@ -35,7 +59,7 @@ CUresult sg_hand_cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned in
     CUresult error = sg_enter();
     if (SG_UNLIKELY(error != CUDA_SUCCESS))
         return error;
-    const struct sg_function *function = sg_function_find(f);
+    struct sg_function *function = sg_function_find(f);
     if (SG_UNLIKELY(!function))
         return CUDA_ERROR_INVALID_HANDLE;
     struct sg_wire_launch head = {.grid = {gridDimX, gridDimY, gridDimZ}, .block = {blockDimX, blockDimY, blockDimZ}, .shared = sharedMemBytes};
@@ -51,7 +75,7 @@ CUresult sg_hand_cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, 
     CUresult error = sg_enter();
     if (error)
         return error;
-    const struct sg_function *function = sg_function_find(f);
+    struct sg_function *function = sg_function_find(f);
     if (!function)
         return CUDA_ERROR_INVALID_HANDLE;
     struct sg_wire_launch head = {.grid = {gridDimX, gridDimY, gridDimZ}, .block = {blockDimX, blockDimY, blockDimZ}, .shared = sharedMemBytes};
@@ -87,7 +111,7 @@ CUresult sg_hand_cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, vo
     CUresult error = sg_enter();
     if (error)
         return error;
-    const struct sg_function *function = sg_function_find(f);
+    struct sg_function *function = sg_function_find(f);
     if (!config || !function)
         return config ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
     if (config->numAttrs > 32 || (config->numAttrs && !config->attrs))

@@ -91,10 +91,19 @@ CUresult sg_call_got(const char *name, void *reply, uint32_t capacity, uint32_t 
     return SG_LIKELY(status >= 0) ? (CUresult)status : sg_lost(name);
 }
 
+CUresult sg_async_report(void)
+{
+    sg_link *link = atomic_load_explicit(&sg_client.link, memory_order_acquire);
+    return link ? (CUresult)sg_link_async_take(link) : CUDA_SUCCESS;
+}
+
+/* A call without results is one that waits for earlier work, or might: what failed up to here is its to report. */
 CUresult sg_call(const char *name, void *reply, uint32_t capacity)
 {
     uint32_t got = 0;
     CUresult error = sg_call_got(name, reply, capacity, &got);
+    if (error == CUDA_SUCCESS && !reply)
+        return sg_async_report();
     return error == CUDA_SUCCESS && got < capacity ? CUDA_ERROR_UNKNOWN : error;
 }
 
@@ -111,6 +120,8 @@ CUresult sg_bulk(const char *name, uint32_t op, const void *wire, uint32_t bytes
         status = send ? sg_link_call_send(link, data, data_bytes) : sg_link_call_receive(link, data, data_bytes);
     }
     sg_link_bulk_unlock(link);
+    if (status == CUDA_SUCCESS && !send)
+        return sg_async_report();
     return status >= 0 ? (CUresult)status : sg_lost(name);
 }
 
@@ -236,7 +247,7 @@ static CUresult enter_link(sg_link *link)
 {
     if (sg_link_dead(link))
         return sg_lost("a call");
-    return (CUresult)sg_link_async_error(link);
+    return (CUresult)sg_link_async_take(link);
 }
 
 CUresult sg_enter_bare(void)

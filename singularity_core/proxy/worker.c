@@ -15,11 +15,6 @@
 
 _Thread_local struct sg_worker *sg_current_worker;
 
-/* Errors after which CUDA lets nothing more succeed in the context. */
-static int is_sticky(int32_t error) {
-    return error == 214 || error == 220 || error == 700 || error == 702 || error == 710 || (error >= 714 && error <= 719);
-}
-
 static void note_error(sg_session *s, int32_t error) {
     uint32_t none = 0;
     atomic_compare_exchange_strong(&s->page->async_error, &none, (uint32_t)error);
@@ -142,7 +137,7 @@ static int serve(struct sg_worker *w) {
     int lent = (sg_ops[request.op].flags & SG_OP_BLOCKS) && replies && lend_lead(s);
     int32_t result = sg_worker_execute(w, &request, &answer);
     int leads = !lent || take_lead(s); /* before the reply: else its reader would wake a follower in vain */
-    if (result != SG_CUDA_SUCCESS && (!replies || is_sticky(result))) note_error(s, result);
+    if (result != SG_CUDA_SUCCESS && (!replies || sg_sticky((uint32_t)result))) note_error(s, result);
     /* an aborted call has no result worth having: its thread learns that the session is dead */
     if (replies && atomic_load(&s->ending) != SG_ABORTS) send_reply(s, request.reply, call, result, &answer);
     return leads;

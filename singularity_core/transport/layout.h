@@ -90,13 +90,19 @@ struct sg_session_page { /* 4 KiB; groups that different sides write lie on diff
     _Atomic uint32_t room;                   /* proxy: bumped after head moves while `full` is set */
     _Alignas(64) _Atomic uint32_t full;      /* rank: 1 while a producer sleeps on `room` */
     _Alignas(64) _Atomic uint32_t async_error; /* proxy: first error of a fire-and-forget call or of
-                                                  asynchronous work; CUresult, sticky */
+                                                  asynchronous work; CUresult.  rank: back to 0 once
+                                                  reported, unless sticky */
     _Atomic uint32_t dead;                   /* agent or proxy: SG_DEAD_*; nothing will answer again */
     _Alignas(64) _Atomic uint32_t chunks_filled;  /* staging: by the sender of the transfer */
     _Alignas(64) _Atomic uint32_t chunks_drained; /* staging: by the receiver */
     _Alignas(64) uint64_t counters[32];      /* proxy: enum sg_counter, see server.h */
 };
 _Static_assert(sizeof(struct sg_session_page) <= 4096, "the session page is one page");
+
+/* CUDA's errors after which nothing more succeeds in the process; any other is reported once. */
+static inline int sg_sticky(uint32_t error) {
+    return error == 214 || error == 220 || error == 700 || error == 702 || error == 710 || (error >= 714 && error <= 719);
+}
 
 enum { SG_DEAD_NO = 0, SG_DEAD_PROXY = 1, SG_DEAD_CLOSED = 2, SG_DEAD_PROTOCOL = 3, SG_DEAD_JOB = 4 };
 

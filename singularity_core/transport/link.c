@@ -332,6 +332,12 @@ uint32_t sg_link_async_error(const sg_link *link) {
     return atomic_load_explicit(&link->page->async_error, memory_order_acquire);
 }
 
+uint32_t sg_link_async_take(sg_link *link) {
+    uint32_t error = sg_link_async_error(link);
+    if (error == 0 || sg_sticky(error)) return error;
+    return atomic_compare_exchange_strong(&link->page->async_error, &error, 0) ? error : sg_link_async_error(link);
+}
+
 uint8_t *sg_link_pinned_base(const sg_link *link) { return link->pinned; }
 
 int sg_link_pinned_commit(sg_link *link, uint64_t offset, uint64_t bytes, int on) {

@@ -22,6 +22,7 @@ void sg_link_abandon(sg_link *link);
 
 uint32_t sg_link_dead(const sg_link *link);        /* SG_DEAD_* */
 uint32_t sg_link_async_error(const sg_link *link); /* CUresult; 0: none */
+uint32_t sg_link_async_take(sg_link *link);        /* the same, to report it: only a sticky one stays */
 uint8_t *sg_link_pinned_base(const sg_link *link); /* the window, mapped read-write on demand */
 int sg_link_pinned_commit(sg_link *link, uint64_t offset, uint64_t bytes, int on); /* 0 or -errno */
 
