@@ -61,8 +61,8 @@ class Built:
             "SINGULARITY_FAKE_MEMORY": "256M",
             "SINGULARITY_FAKE_THREADS": "3",
             "KERNEL_IMAGE": str(PROGRAMS / image),
-            "ASAN_OPTIONS": "detect_leaks=0:handle_segv=1:allow_user_segv_handler=1",
-            "TSAN_OPTIONS": f"halt_on_error=1 suppressions={PROGRAMS / 'tsan.supp'}",
+            "ASAN_OPTIONS": "detect_leaks=0:use_sigaltstack=0:allow_user_segv_handler=1",
+            "TSAN_OPTIONS": "halt_on_error=1",
             **settings,
         }
 

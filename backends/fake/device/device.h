@@ -386,7 +386,9 @@ CUresult sgf_host_unregister(uint64_t host);
 struct sgf_fiber_context { void *sp; void *sanitizer; const void *stack; size_t stack_bytes; };
 void *sgf_stack_new(size_t bytes);
 void sgf_stack_free(void *stack, size_t bytes);
+void sgf_stack_clean(void *stack, size_t bytes);
 void sgf_fiber_make(struct sgf_fiber_context *fiber, void *stack, size_t bytes, void (*entry)(void *), void *argument);
+void sgf_fiber_entered(void); /* first thing that a new fiber does */
 void sgf_fiber_switch(struct sgf_fiber_context *from, struct sgf_fiber_context *to);
 void sgf_fiber_adopt(struct sgf_fiber_context *thread); /* the calling thread's own stack, as a switch target */
 void sgf_fiber_end(struct sgf_fiber_context *fiber);    /* never resumed again */

@@ -189,6 +189,7 @@ static void run_blocks(void *argument)
     struct sgf_env *env = &fiber->block->env;
     block_entry entry = (block_entry)e->job->launch->variant->entry;
     uint64_t index, last = UINT64_MAX - 1;
+    sgf_fiber_entered();
     while (next_index(e, &index)) {
         if (index == last + 1)
             step(env);
@@ -205,6 +206,7 @@ static void run_warp(void *argument)
 {
     struct sgf_fiber *fiber = argument;
     struct sgf_job *job = fiber->executor->job;
+    sgf_fiber_entered();
     ((warp_entry)job->launch->variant->entry)(&fiber->block->env, job->params, fiber->warp);
     end_fiber(fiber);
 }

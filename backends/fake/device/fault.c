@@ -50,6 +50,7 @@ static void free_stack(void *stack)
 {
     stack_t off = { .ss_flags = SS_DISABLE };
     sigaltstack(&off, NULL);
+    sgf_stack_clean(stack, HANDLER_STACK);
     munmap(stack, HANDLER_STACK);
 }
 
@@ -92,6 +93,7 @@ void sgf_fault_thread(void)
     void *stack = mmap(NULL, HANDLER_STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (stack == MAP_FAILED)
         return;
+    sgf_stack_clean(stack, HANDLER_STACK);
     stack_t on = { .ss_sp = stack, .ss_size = HANDLER_STACK };
     if (sigaltstack(&on, NULL) != 0)
         munmap(stack, HANDLER_STACK);

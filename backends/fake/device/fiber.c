@@ -6,11 +6,21 @@
 #include <sys/mman.h>
 
 #if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 #if defined(__SANITIZE_THREAD__)
 #include <sanitizer/tsan_interface.h>
 #endif
+
+/* Frames that were left by a fault never took their marks off the sanitizer's map. */
+void sgf_stack_clean(void *stack, size_t bytes)
+{
+#if defined(__SANITIZE_ADDRESS__)
+    __asan_unpoison_memory_region(stack, bytes);
+#endif
+    (void)stack, (void)bytes;
+}
 
 void *sgf_stack_new(size_t bytes)
 {
@@ -96,6 +106,7 @@ void sgf_fiber_make(struct sgf_fiber_context *fiber, void *stack, size_t bytes, 
 {
     fiber->stack = stack;
     fiber->stack_bytes = bytes;
+    sgf_stack_clean(stack, bytes);
     make(fiber, stack, bytes, entry, argument);
 #if defined(__SANITIZE_THREAD__)
     fiber->sanitizer = __tsan_create_fiber(0);
@@ -146,5 +157,12 @@ void sgf_fiber_switch(struct sgf_fiber_context *from, struct sgf_fiber_context *
     change(from, to);
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_finish_switch_fiber(fake, NULL, NULL);
+#endif
+}
+
+void sgf_fiber_entered(void)
+{
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(NULL, NULL, NULL);
 #endif
 }
