@@ -90,7 +90,7 @@ class Emitter:
         for b in linear.order:
             self.resets.setdefault(linear.reset_site(b) if b else 0, []).append(b)
         self.blended = self.find_blended()
-        self.order_sensitive = False
+        self.tenants: dict[int, list[int]] = {}  # blocks by the owner of their mask
         self.iota_cache: dict[tuple[str, int], str] = {}
         self.access_groups: dict[tuple[str, object], list[tuple[int, int, int]]] = {}
         self.checked: set[tuple[str, object]] = set()
@@ -480,7 +480,14 @@ class Emitter:
             self.emit_block(self.flow.blocks[b])
 
     def needs_check(self, block: Block) -> bool:
-        """Whether a block must be left alone when no lane wants it."""
+        """Whether a block, or one that runs under its mask without asking again, must be left alone when no lane
+        wants it."""
+        if not self.tenants:
+            for b in self.linear.order:
+                self.tenants.setdefault(self.linear.mask.get(b, 0), []).append(b)
+        return any(self.has_effects(self.flow.blocks[b]) for b in self.tenants[block.index])
+
+    def has_effects(self, block: Block) -> bool:
         if len(block.ins) > SMALL_BLOCK or any(i.op in EFFECT_OPS for i in block.ins) or block.term.kind == "barrier":
             return True
         if block.term.kind not in ("br", "cond"):
