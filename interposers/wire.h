@@ -61,6 +61,12 @@ struct sg_wire_graph_node {
     uint32_t body_bytes, reserved;
     uint32_t grid[3], block[3], shared, param_bytes;
 };
+/* A graph or executable graph, made again from a description of all its nodes: only in the replay log, as what
+ * it was made from (a capture, another graph) may be gone.  `count` records follow, each of whole 8 bytes:
+ * struct sg_wire_recipe_node, the indices (u32) of the nodes it depends on, a sg_wire_graph_node with its body. */
+enum { SG_REBUILD_GRAPH = 0, SG_REBUILD_EXEC = 1 };
+struct sg_wire_graph_rebuild { uint64_t flags; uint32_t what, count; };
+struct sg_wire_recipe_node { uint64_t handle; uint32_t message_bytes, dependency_count; };
 enum { SG_GRAPH_INSTANTIATE = 0, SG_GRAPH_CLONE = 1 };
 struct sg_wire_graph_make { uint64_t graph, flags; uint32_t what, reserved; };
 enum { SG_LIST_NODES, SG_LIST_ROOTS, SG_LIST_EDGES, SG_LIST_DEPENDENCIES, SG_LIST_DEPENDENTS };

@@ -122,8 +122,11 @@ static void *serve_callbacks(void *unused)
     (void)unused;
     for (;;) {
         struct sg_reply_callback next;
-        if (!sg_begin(SG_OP_callback_next, 0) || sg_call("cuLaunchHostFunc", &next, sizeof next))
-            return NULL; /* the session has ended */
+        uint32_t got;
+        /* Not sg_call: that the session has ended is for the program's own calls to report. */
+        if (!sg_begin(SG_OP_callback_next, 0) ||
+            sg_link_call(atomic_load(&sg_client.link), &next, sizeof next, &got) || got < sizeof next)
+            return NULL;
         if (next.is_callback)
             ((CUstreamCallback)(uintptr_t)next.function)((CUstream)(uintptr_t)next.stream, (CUresult)next.status, (void *)(uintptr_t)next.user);
         else

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 /* Of the table of calls and its wire structs: compared when a session opens. */
-#define SG_CALLS_HASH 0xf6d21f68a587f39bull
+#define SG_CALLS_HASH 0xf9b98ddfd14e756eull
 
 enum sg_op_number {
     SG_OP_hello,
@@ -36,6 +36,7 @@ enum sg_op_number {
     SG_OP_graph_instantiate,
     SG_OP_graph_list,
     SG_OP_graph_edges,
+    SG_OP_graph_rebuild,
     SG_OP_capture_end,
     SG_OP_host_call,
     SG_OP_callback_next,

@@ -31,6 +31,7 @@ int32_t sg_serve_graph_exec_set(sg_session *session, const struct sg_request *re
 int32_t sg_serve_graph_instantiate(sg_session *session, const struct sg_request *request, struct sg_answer *answer);
 int32_t sg_serve_graph_list(sg_session *session, const struct sg_request *request, struct sg_answer *answer);
 int32_t sg_serve_graph_edges(sg_session *session, const struct sg_request *request, struct sg_answer *answer);
+int32_t sg_serve_graph_rebuild(sg_session *session, const struct sg_request *request, struct sg_answer *answer);
 int32_t sg_serve_capture_end(sg_session *session, const struct sg_request *request, struct sg_answer *answer);
 int32_t sg_serve_host_call(sg_session *session, const struct sg_request *request, struct sg_answer *answer);
 int32_t sg_serve_callback_next(sg_session *session, const struct sg_request *request, struct sg_answer *answer);
@@ -798,6 +799,7 @@ const struct sg_op sg_ops[] = {
     {"graph_instantiate", sg_serve_graph_instantiate, SG_OP_BLOCKS},
     {"graph_list", sg_serve_graph_list, 0},
     {"graph_edges", sg_serve_graph_edges, 0},
+    {"graph_rebuild", sg_serve_graph_rebuild, SG_OP_BLOCKS},
     {"capture_end", sg_serve_capture_end, 0},
     {"host_call", sg_serve_host_call, 0},
     {"callback_next", sg_serve_callback_next, SG_OP_BLOCKS | SG_OP_NO_CONTEXT},
@@ -1054,6 +1056,12 @@ static CUresult CUDAAPI missing_cuGraphDestroyNode(CUgraphNode hNode)
     (void)hNode;
     return CUDA_ERROR_NOT_SUPPORTED;
 }
+static CUresult CUDAAPI missing_cuGraphEventRecordNodeGetEvent(CUgraphNode hNode, CUevent *event_out)
+{
+    (void)hNode;
+    (void)event_out;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
 static CUresult CUDAAPI missing_cuGraphExecDestroy(CUgraphExec hGraphExec)
 {
     (void)hGraphExec;
@@ -1125,6 +1133,12 @@ static CUresult CUDAAPI missing_cuGraphInstantiateWithFlags(CUgraphExec *phGraph
     (void)flags;
     return CUDA_ERROR_NOT_SUPPORTED;
 }
+static CUresult CUDAAPI missing_cuGraphKernelNodeGetParams_v2(CUgraphNode hNode, CUDA_KERNEL_NODE_PARAMS *nodeParams)
+{
+    (void)hNode;
+    (void)nodeParams;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
 static CUresult CUDAAPI missing_cuGraphKernelNodeSetParams_v2(CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS *nodeParams)
 {
     (void)hNode;
@@ -1137,7 +1151,19 @@ static CUresult CUDAAPI missing_cuGraphLaunch(CUgraphExec hGraph, CUstream hStre
     (void)hStream;
     return CUDA_ERROR_NOT_SUPPORTED;
 }
+static CUresult CUDAAPI missing_cuGraphMemcpyNodeGetParams(CUgraphNode hNode, CUDA_MEMCPY3D *nodeParams)
+{
+    (void)hNode;
+    (void)nodeParams;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
 static CUresult CUDAAPI missing_cuGraphMemcpyNodeSetParams(CUgraphNode hNode, const CUDA_MEMCPY3D *nodeParams)
+{
+    (void)hNode;
+    (void)nodeParams;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+static CUresult CUDAAPI missing_cuGraphMemsetNodeGetParams(CUgraphNode hNode, CUDA_MEMSET_NODE_PARAMS *nodeParams)
 {
     (void)hNode;
     (void)nodeParams;
@@ -1649,6 +1675,9 @@ int sg_driver_load(struct sg_driver **out, void *library, char why[256])
     *(void **)&d->cuGraphDestroyNode = dlsym(library, "cuGraphDestroyNode");
     if (!d->cuGraphDestroyNode)
         d->cuGraphDestroyNode = missing_cuGraphDestroyNode;
+    *(void **)&d->cuGraphEventRecordNodeGetEvent = dlsym(library, "cuGraphEventRecordNodeGetEvent");
+    if (!d->cuGraphEventRecordNodeGetEvent)
+        d->cuGraphEventRecordNodeGetEvent = missing_cuGraphEventRecordNodeGetEvent;
     *(void **)&d->cuGraphExecDestroy = dlsym(library, "cuGraphExecDestroy");
     if (!d->cuGraphExecDestroy)
         d->cuGraphExecDestroy = missing_cuGraphExecDestroy;
@@ -1679,15 +1708,24 @@ int sg_driver_load(struct sg_driver **out, void *library, char why[256])
     *(void **)&d->cuGraphInstantiateWithFlags = dlsym(library, "cuGraphInstantiateWithFlags");
     if (!d->cuGraphInstantiateWithFlags)
         d->cuGraphInstantiateWithFlags = missing_cuGraphInstantiateWithFlags;
+    *(void **)&d->cuGraphKernelNodeGetParams_v2 = dlsym(library, "cuGraphKernelNodeGetParams_v2");
+    if (!d->cuGraphKernelNodeGetParams_v2)
+        d->cuGraphKernelNodeGetParams_v2 = missing_cuGraphKernelNodeGetParams_v2;
     *(void **)&d->cuGraphKernelNodeSetParams_v2 = dlsym(library, "cuGraphKernelNodeSetParams_v2");
     if (!d->cuGraphKernelNodeSetParams_v2)
         d->cuGraphKernelNodeSetParams_v2 = missing_cuGraphKernelNodeSetParams_v2;
     *(void **)&d->cuGraphLaunch = dlsym(library, "cuGraphLaunch");
     if (!d->cuGraphLaunch)
         d->cuGraphLaunch = missing_cuGraphLaunch;
+    *(void **)&d->cuGraphMemcpyNodeGetParams = dlsym(library, "cuGraphMemcpyNodeGetParams");
+    if (!d->cuGraphMemcpyNodeGetParams)
+        d->cuGraphMemcpyNodeGetParams = missing_cuGraphMemcpyNodeGetParams;
     *(void **)&d->cuGraphMemcpyNodeSetParams = dlsym(library, "cuGraphMemcpyNodeSetParams");
     if (!d->cuGraphMemcpyNodeSetParams)
         d->cuGraphMemcpyNodeSetParams = missing_cuGraphMemcpyNodeSetParams;
+    *(void **)&d->cuGraphMemsetNodeGetParams = dlsym(library, "cuGraphMemsetNodeGetParams");
+    if (!d->cuGraphMemsetNodeGetParams)
+        d->cuGraphMemsetNodeGetParams = missing_cuGraphMemsetNodeGetParams;
     *(void **)&d->cuGraphMemsetNodeSetParams = dlsym(library, "cuGraphMemsetNodeSetParams");
     if (!d->cuGraphMemsetNodeSetParams)
         d->cuGraphMemsetNodeSetParams = missing_cuGraphMemsetNodeSetParams;

@@ -37,6 +37,7 @@ struct sg_driver {
     CUresult (CUDAAPI *cuGraphCreate)(CUgraph *phGraph, unsigned int flags);
     CUresult (CUDAAPI *cuGraphDestroy)(CUgraph hGraph);
     CUresult (CUDAAPI *cuGraphDestroyNode)(CUgraphNode hNode);
+    CUresult (CUDAAPI *cuGraphEventRecordNodeGetEvent)(CUgraphNode hNode, CUevent *event_out);
     CUresult (CUDAAPI *cuGraphExecDestroy)(CUgraphExec hGraphExec);
     CUresult (CUDAAPI *cuGraphExecGetFlags)(CUgraphExec hGraphExec, cuuint64_t *flags);
     CUresult (CUDAAPI *cuGraphExecKernelNodeSetParams_v2)(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS *nodeParams);
@@ -47,9 +48,12 @@ struct sg_driver {
     CUresult (CUDAAPI *cuGraphGetNodes)(CUgraph hGraph, CUgraphNode *nodes, size_t *numNodes);
     CUresult (CUDAAPI *cuGraphGetRootNodes)(CUgraph hGraph, CUgraphNode *rootNodes, size_t *numRootNodes);
     CUresult (CUDAAPI *cuGraphInstantiateWithFlags)(CUgraphExec *phGraphExec, CUgraph hGraph, unsigned long long flags);
+    CUresult (CUDAAPI *cuGraphKernelNodeGetParams_v2)(CUgraphNode hNode, CUDA_KERNEL_NODE_PARAMS *nodeParams);
     CUresult (CUDAAPI *cuGraphKernelNodeSetParams_v2)(CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS *nodeParams);
     CUresult (CUDAAPI *cuGraphLaunch)(CUgraphExec hGraph, CUstream hStream);
+    CUresult (CUDAAPI *cuGraphMemcpyNodeGetParams)(CUgraphNode hNode, CUDA_MEMCPY3D *nodeParams);
     CUresult (CUDAAPI *cuGraphMemcpyNodeSetParams)(CUgraphNode hNode, const CUDA_MEMCPY3D *nodeParams);
+    CUresult (CUDAAPI *cuGraphMemsetNodeGetParams)(CUgraphNode hNode, CUDA_MEMSET_NODE_PARAMS *nodeParams);
     CUresult (CUDAAPI *cuGraphMemsetNodeSetParams)(CUgraphNode hNode, const CUDA_MEMSET_NODE_PARAMS *nodeParams);
     CUresult (CUDAAPI *cuGraphNodeGetDependencies_v2)(CUgraphNode hNode, CUgraphNode *dependencies, CUgraphEdgeData *edgeData, size_t *numDependencies);
     CUresult (CUDAAPI *cuGraphNodeGetDependentNodes_v2)(CUgraphNode hNode, CUgraphNode *dependentNodes, CUgraphEdgeData *edgeData, size_t *numDependentNodes);

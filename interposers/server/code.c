@@ -242,6 +242,8 @@ SG_HANDLER(function_get)
     reply.handle = sg_handle_put(session, is_kernel ? SG_KIND_KERNEL : SG_KIND_FUNCTION, function, wire.from);
     if (!reply.handle)
         return CUDA_ERROR_OUT_OF_MEMORY;
+    if (sg_function_name(session, function, reply.handle))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     sg_log_create(session, request, reply.handle, needs, wire.how == SG_GET_FUNCTION_OF_KERNEL && needs[1] ? 2 : 1);
     SG_REPLY(reply);
     answer->bytes += layout;

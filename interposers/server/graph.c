@@ -18,7 +18,8 @@ static struct sg_graph *graph_of(struct sg_calls *calls, uint64_t handle, int ma
     return graph;
 }
 
-static int remember(sg_session *session, uint64_t graph_handle, uint64_t node, CUgraphNode physical)
+/* `message`: as it came, or NULL; kept for when the graph has to be made again. */
+static int remember(sg_session *session, uint64_t graph_handle, uint64_t node, CUgraphNode physical, const uint8_t *message, uint32_t bytes)
 {
     struct sg_calls *calls = sg_calls_of(session);
     int result = -1;
@@ -34,16 +35,21 @@ static int remember(sg_session *session, uint64_t graph_handle, uint64_t node, C
             graph->room = room;
         }
     }
-    if (graph && graph->count < graph->room) {
-        graph->nodes[graph->count++] = (struct sg_node){.handle = node, .physical = physical};
+    uint8_t *copy = message ? malloc(bytes) : NULL;
+    if (graph && graph->count < graph->room && (copy || !message)) {
+        if (copy)
+            memcpy(copy, message, bytes);
+        graph->nodes[graph->count++] = (struct sg_node){.handle = node, .physical = physical, .message = copy, .bytes = copy ? bytes : 0};
         result = 0;
+    } else {
+        free(copy);
     }
     pthread_mutex_unlock(&calls->lock);
     return result;
 }
 
 /* The handle of a node that the driver named; a new one for a node that a capture or a clone has made. */
-static uint64_t node_handle(sg_session *session, uint64_t graph_handle, CUgraphNode physical)
+uint64_t sg_node_handle(sg_session *session, uint64_t graph_handle, CUgraphNode physical)
 {
     struct sg_calls *calls = sg_calls_of(session);
     uint64_t handle = 0;
@@ -56,112 +62,99 @@ static uint64_t node_handle(sg_session *session, uint64_t graph_handle, CUgraphN
             handle = graph->nodes[i].handle;
     pthread_mutex_unlock(&calls->lock);
     if (!handle && (handle = sg_handle_put(session, SG_KIND_GRAPH_NODE, physical, graph_handle)))
-        (void)remember(session, graph_handle, handle, physical);
+        (void)remember(session, graph_handle, handle, physical, NULL, 0);
     return handle;
 }
 
 /* ---- what a node does ----------------------------------------------------------------------------------------- */
-struct node { /* of a request, checked and with real handles */
-    struct sg_wire_graph_node wire;
-    CUgraphNode *dependencies;
-    uint64_t *dependency_handles;
-    CUDA_KERNEL_NODE_PARAMS kernel;
-    void *extra[5];
-    size_t param_bytes;
-    CUDA_MEMCPY3D copy;
-    CUDA_MEMSET_NODE_PARAMS fill;
-    void *object;
-};
-
-static int32_t read_kernel(sg_session *session, struct node *n, const uint8_t *body)
+static int32_t read_kernel(sg_session *session, struct sg_graph_body *b, const uint8_t *body)
 {
-    const struct sg_wire_graph_node *w = &n->wire;
+    const struct sg_wire_graph_node *w = &b->wire;
     CUfunction function = sg_function_get_physical(session, w->object);
     if (!function)
         return CUDA_ERROR_INVALID_HANDLE;
     if (w->param_bytes != w->body_bytes)
         return CUDA_ERROR_INVALID_VALUE;
-    n->param_bytes = w->param_bytes;
-    n->extra[0] = CU_LAUNCH_PARAM_BUFFER_POINTER;
-    n->extra[1] = (void *)(uintptr_t)body;
-    n->extra[2] = CU_LAUNCH_PARAM_BUFFER_SIZE;
-    n->extra[3] = &n->param_bytes;
-    n->extra[4] = CU_LAUNCH_PARAM_END;
-    n->kernel = (CUDA_KERNEL_NODE_PARAMS){.gridDimX = w->grid[0], .gridDimY = w->grid[1], .gridDimZ = w->grid[2], .blockDimX = w->block[0],
-                                          .blockDimY = w->block[1], .blockDimZ = w->block[2], .sharedMemBytes = w->shared, .extra = n->extra};
+    b->param_bytes = w->param_bytes;
+    b->extra[0] = CU_LAUNCH_PARAM_BUFFER_POINTER;
+    b->extra[1] = (void *)(uintptr_t)body;
+    b->extra[2] = CU_LAUNCH_PARAM_BUFFER_SIZE;
+    b->extra[3] = &b->param_bytes;
+    b->extra[4] = CU_LAUNCH_PARAM_END;
+    b->kernel = (CUDA_KERNEL_NODE_PARAMS){.gridDimX = w->grid[0], .gridDimY = w->grid[1], .gridDimZ = w->grid[2], .blockDimX = w->block[0],
+                                          .blockDimY = w->block[1], .blockDimZ = w->block[2], .sharedMemBytes = w->shared, .extra = b->extra};
     if (SG_HANDLE_KIND(w->object) == SG_KIND_KERNEL)
-        n->kernel.kern = (CUkernel)function;
+        b->kernel.kern = (CUkernel)function;
     else
-        n->kernel.func = function;
+        b->kernel.func = function;
     return CUDA_SUCCESS;
 }
 
-static int32_t read_copy(sg_session *session, struct node *n, const uint8_t *body)
+static int32_t read_copy(sg_session *session, struct sg_graph_body *b, const uint8_t *body)
 {
     struct sg_wire_copy copy;
-    if (n->wire.body_bytes != sizeof copy)
+    if (b->wire.body_bytes != sizeof copy)
         return CUDA_ERROR_INVALID_VALUE;
     memcpy(&copy, body, sizeof copy);
     copy.flags = 0;
     int32_t error = sg_copy_check(session, &copy);
     if (!error)
-        sg_copy_fill(&n->copy, session, &copy, NULL);
+        sg_copy_fill(&b->copy, session, &copy, NULL);
     return error;
 }
 
-static int32_t read_fill(sg_session *session, struct node *n, const uint8_t *body)
+static int32_t read_fill(sg_session *session, struct sg_graph_body *b, const uint8_t *body)
 {
     struct sg_wire_fill fill;
-    if (n->wire.body_bytes != sizeof fill)
+    if (b->wire.body_bytes != sizeof fill)
         return CUDA_ERROR_INVALID_VALUE;
     memcpy(&fill, body, sizeof fill);
-    n->fill = (CUDA_MEMSET_NODE_PARAMS){.dst = fill.dst, .pitch = fill.pitch, .value = fill.value, .elementSize = fill.element, .width = fill.width,
+    b->fill = (CUDA_MEMSET_NODE_PARAMS){.dst = fill.dst, .pitch = fill.pitch, .value = fill.value, .elementSize = fill.element, .width = fill.width,
                                         .height = fill.height};
     return sg_fill_check(session, &fill);
 }
 
-static int32_t read_body(sg_session *session, struct node *n, const uint8_t *body)
+int32_t sg_graph_body_read(sg_session *session, const uint8_t *message, uint64_t bytes, struct sg_graph_body *out)
 {
-    switch (n->wire.type) {
-    case CU_GRAPH_NODE_TYPE_KERNEL: return read_kernel(session, n, body);
-    case CU_GRAPH_NODE_TYPE_MEMCPY: return read_copy(session, n, body);
-    case CU_GRAPH_NODE_TYPE_MEMSET: return read_fill(session, n, body);
+    memset(out, 0, sizeof *out);
+    if (bytes < sizeof out->wire)
+        return CUDA_ERROR_INVALID_VALUE;
+    memcpy(&out->wire, message, sizeof out->wire);
+    if (out->wire.body_bytes > bytes - sizeof out->wire)
+        return CUDA_ERROR_INVALID_VALUE;
+    const uint8_t *body = message + sizeof out->wire;
+    switch (out->wire.type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL: return read_kernel(session, out, body);
+    case CU_GRAPH_NODE_TYPE_MEMCPY: return read_copy(session, out, body);
+    case CU_GRAPH_NODE_TYPE_MEMSET: return read_fill(session, out, body);
     case CU_GRAPH_NODE_TYPE_EMPTY: return CUDA_SUCCESS;
-    case CU_GRAPH_NODE_TYPE_GRAPH: n->object = sg_handle_get(session, SG_KIND_GRAPH, n->wire.object); break;
+    case CU_GRAPH_NODE_TYPE_GRAPH: out->object = sg_handle_get(session, SG_KIND_GRAPH, out->wire.object); break;
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
-    case CU_GRAPH_NODE_TYPE_WAIT_EVENT: n->object = sg_handle_get(session, SG_KIND_EVENT, n->wire.object); break;
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT: out->object = sg_handle_get(session, SG_KIND_EVENT, out->wire.object); break;
     default: return CUDA_ERROR_NOT_SUPPORTED;
     }
-    return n->object ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+    return out->object ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
-static int32_t read_node(sg_session *session, const struct sg_request *request, struct node *n)
+/* The nodes that a new one depends on. */
+struct dependencies { CUgraphNode *nodes; uint64_t *handles; uint32_t count; };
+
+static int32_t read_dependencies(sg_session *session, const struct sg_request *request, const struct sg_wire_graph_node *w, struct dependencies *d)
 {
-    memset(n, 0, sizeof *n);
-    SG_READ(n->wire);
-    const struct sg_wire_graph_node *w = &n->wire;
-    uint64_t room = ((uint64_t)w->body_bytes + 7) & ~7ull;
-    if (w->dependency_count > MAX_DEPENDENCIES ||
-        sizeof *w + (w->dependency_count ? room : w->body_bytes) + w->dependency_count * sizeof(uint64_t) > request->bytes)
+    uint64_t at = sizeof *w + (((uint64_t)w->body_bytes + 7) & ~7ull);
+    *d = (struct dependencies){.count = w->dependency_count};
+    if (d->count > MAX_DEPENDENCIES || (d->count && at + d->count * sizeof(uint64_t) > request->bytes))
         return CUDA_ERROR_INVALID_VALUE;
-    int32_t error = read_body(session, n, request->payload + sizeof *w);
-    if (error || !w->dependency_count)
-        return error;
-    n->dependencies = malloc(w->dependency_count * sizeof *n->dependencies);
-    n->dependency_handles = malloc((w->dependency_count + 3) * sizeof *n->dependency_handles);
-    if (!n->dependencies || !n->dependency_handles)
+    d->nodes = malloc((d->count + 1) * sizeof *d->nodes);
+    d->handles = malloc((d->count + 3) * sizeof *d->handles);
+    if (!d->nodes || !d->handles)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    memcpy(n->dependency_handles, request->payload + sizeof *w + room, w->dependency_count * sizeof(uint64_t));
-    for (uint32_t i = 0; i < w->dependency_count; i++)
-        if (!(n->dependencies[i] = sg_handle_get(session, SG_KIND_GRAPH_NODE, n->dependency_handles[i])))
-            return CUDA_ERROR_INVALID_HANDLE;
+    if (d->count)
+        memcpy(d->handles, request->payload + at, d->count * sizeof(uint64_t));
+    for (uint32_t i = 0; i < d->count; i++)
+        if (!(d->nodes[i] = sg_handle_get(session, SG_KIND_GRAPH_NODE, d->handles[i])))
+            return CUDA_ERROR_INVALID_VALUE;
     return CUDA_SUCCESS;
-}
-
-static void free_node(struct node *n)
-{
-    free(n->dependencies);
-    free(n->dependency_handles);
 }
 
 static CUcontext current_context(sg_session *session, const struct sg_request *request)
@@ -170,95 +163,116 @@ static CUcontext current_context(sg_session *session, const struct sg_request *r
 }
 
 /* ---- adding and setting ------------------------------------------------------------------------------------------ */
-static CUresult add_to(sg_session *session, const struct sg_request *request, struct node *n, CUgraph graph, CUgraphNode *made)
+CUresult sg_graph_body_add(sg_session *session, const struct sg_request *request, struct sg_graph_body *b, CUgraph graph,
+                           const CUgraphNode *dependencies, size_t count, CUgraphNode *made)
 {
     const struct sg_driver *driver = sg_session_driver(session);
-    size_t count = n->wire.dependency_count;
-    switch (n->wire.type) {
-    case CU_GRAPH_NODE_TYPE_KERNEL: return driver->cuGraphAddKernelNode_v2(made, graph, n->dependencies, count, &n->kernel);
+    switch (b->wire.type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL: return driver->cuGraphAddKernelNode_v2(made, graph, dependencies, count, &b->kernel);
     case CU_GRAPH_NODE_TYPE_MEMCPY:
-        return driver->cuGraphAddMemcpyNode(made, graph, n->dependencies, count, &n->copy, current_context(session, request));
+        return driver->cuGraphAddMemcpyNode(made, graph, dependencies, count, &b->copy, current_context(session, request));
     case CU_GRAPH_NODE_TYPE_MEMSET:
-        return driver->cuGraphAddMemsetNode(made, graph, n->dependencies, count, &n->fill, current_context(session, request));
-    case CU_GRAPH_NODE_TYPE_EMPTY: return driver->cuGraphAddEmptyNode(made, graph, n->dependencies, count);
-    case CU_GRAPH_NODE_TYPE_GRAPH: return driver->cuGraphAddChildGraphNode(made, graph, n->dependencies, count, n->object);
-    case CU_GRAPH_NODE_TYPE_EVENT_RECORD: return driver->cuGraphAddEventRecordNode(made, graph, n->dependencies, count, n->object);
-    case CU_GRAPH_NODE_TYPE_WAIT_EVENT: return driver->cuGraphAddEventWaitNode(made, graph, n->dependencies, count, n->object);
+        return driver->cuGraphAddMemsetNode(made, graph, dependencies, count, &b->fill, current_context(session, request));
+    case CU_GRAPH_NODE_TYPE_EMPTY: return driver->cuGraphAddEmptyNode(made, graph, dependencies, count);
+    case CU_GRAPH_NODE_TYPE_GRAPH: return driver->cuGraphAddChildGraphNode(made, graph, dependencies, count, b->object);
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD: return driver->cuGraphAddEventRecordNode(made, graph, dependencies, count, b->object);
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT: return driver->cuGraphAddEventWaitNode(made, graph, dependencies, count, b->object);
     default: return CUDA_ERROR_NOT_SUPPORTED;
     }
 }
 
 SG_HANDLER(graph_add)
 {
-    struct node n;
+    struct sg_graph_body b;
+    struct dependencies d = {0};
     CUgraphNode made = NULL;
-    int32_t error = read_node(session, request, &n);
-    CUgraph graph = error ? NULL : sg_handle_get(session, SG_KIND_GRAPH, n.wire.owner);
+    int32_t error = sg_graph_body_read(session, request->payload, request->bytes, &b);
+    CUgraph graph = error ? NULL : sg_handle_get(session, SG_KIND_GRAPH, b.wire.owner);
     if (!error && !graph)
-        error = CUDA_ERROR_INVALID_HANDLE;
+        error = CUDA_ERROR_INVALID_VALUE;
     if (!error)
-        error = (int32_t)add_to(session, request, &n, graph, &made);
-    uint64_t handle = error ? 0 : sg_handle_put(session, SG_KIND_GRAPH_NODE, made, n.wire.owner);
-    if (!error && (!handle || remember(session, n.wire.owner, handle, made)))
+        error = read_dependencies(session, request, &b.wire, &d);
+    if (!error)
+        error = (int32_t)sg_graph_body_add(session, request, &b, graph, d.nodes, d.count, &made);
+    uint64_t handle = error ? 0 : sg_handle_put(session, SG_KIND_GRAPH_NODE, made, b.wire.owner);
+    if (!error && (!handle || remember(session, b.wire.owner, handle, made, request->payload, (uint32_t)sizeof b.wire + b.wire.body_bytes)))
         error = CUDA_ERROR_OUT_OF_MEMORY;
     if (!error) {
-        uint64_t few[3], *needs = n.dependency_handles ? n.dependency_handles : few;
-        uint32_t count = n.wire.dependency_count;
-        needs[count++] = n.wire.owner;
-        if (n.wire.object)
-            needs[count++] = n.wire.object;
-        sg_log_create(session, request, handle, needs, count);
+        d.handles[d.count++] = b.wire.owner;
+        if (b.wire.object)
+            d.handles[d.count++] = b.wire.object;
+        sg_log_create(session, request, handle, d.handles, d.count);
         SG_REPLY(handle);
     }
-    free_node(&n);
+    free(d.nodes);
+    free(d.handles);
     return error;
+}
+
+/* The node does something else from now on. */
+static void remember_body(sg_session *session, uint64_t node, const uint8_t *message, uint32_t bytes)
+{
+    struct sg_calls *calls = sg_calls_of(session);
+    pthread_mutex_lock(&calls->lock);
+    for (struct sg_graph *graph = calls->graphs; graph; graph = graph->next) {
+        for (uint32_t i = 0; i < graph->count; i++) {
+            uint8_t *copy = graph->nodes[i].handle == node ? malloc(bytes) : NULL;
+            if (!copy)
+                continue;
+            memcpy(copy, message, bytes);
+            free(graph->nodes[i].message);
+            graph->nodes[i].message = copy;
+            graph->nodes[i].bytes = bytes;
+        }
+    }
+    pthread_mutex_unlock(&calls->lock);
 }
 
 SG_HANDLER(graph_set)
 {
     const struct sg_driver *driver = sg_session_driver(session);
-    struct node n;
+    struct sg_graph_body b;
     (void)answer;
-    int32_t error = read_node(session, request, &n);
-    CUgraphNode node = error ? NULL : sg_handle_get(session, SG_KIND_GRAPH_NODE, n.wire.node);
-    if (!error && !node)
-        error = CUDA_ERROR_INVALID_HANDLE;
-    if (!error) {
-        switch (n.wire.type) {
-        case CU_GRAPH_NODE_TYPE_KERNEL: error = (int32_t)driver->cuGraphKernelNodeSetParams_v2(node, &n.kernel); break;
-        case CU_GRAPH_NODE_TYPE_MEMCPY: error = (int32_t)driver->cuGraphMemcpyNodeSetParams(node, &n.copy); break;
-        case CU_GRAPH_NODE_TYPE_MEMSET: error = (int32_t)driver->cuGraphMemsetNodeSetParams(node, &n.fill); break;
-        default: error = CUDA_ERROR_NOT_SUPPORTED;
-        }
+    int32_t error = sg_graph_body_read(session, request->payload, request->bytes, &b);
+    if (error)
+        return error;
+    CUgraphNode node = sg_handle_get(session, SG_KIND_GRAPH_NODE, b.wire.node);
+    if (!node || !sg_calls_of(session))
+        return CUDA_ERROR_INVALID_VALUE;
+    switch (b.wire.type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL: error = (int32_t)driver->cuGraphKernelNodeSetParams_v2(node, &b.kernel); break;
+    case CU_GRAPH_NODE_TYPE_MEMCPY: error = (int32_t)driver->cuGraphMemcpyNodeSetParams(node, &b.copy); break;
+    case CU_GRAPH_NODE_TYPE_MEMSET: error = (int32_t)driver->cuGraphMemsetNodeSetParams(node, &b.fill); break;
+    default: error = CUDA_ERROR_NOT_SUPPORTED;
     }
-    if (!error)
-        sg_log_set(session, request, n.wire.node, SG_LOG_KEY(SG_OP_graph_set, 0));
-    free_node(&n);
-    return error;
+    if (error)
+        return error;
+    remember_body(session, b.wire.node, request->payload, (uint32_t)sizeof b.wire + b.wire.body_bytes);
+    sg_log_set(session, request, b.wire.node, SG_LOG_KEY(SG_OP_graph_set, 0));
+    return CUDA_SUCCESS;
 }
 
 SG_HANDLER(graph_exec_set)
 {
     const struct sg_driver *driver = sg_session_driver(session);
-    struct node n;
+    struct sg_graph_body b;
     (void)answer;
-    int32_t error = read_node(session, request, &n);
-    CUgraphNode node = error ? NULL : sg_handle_get(session, SG_KIND_GRAPH_NODE, n.wire.node);
-    CUgraphExec exec = error ? NULL : sg_handle_get(session, SG_KIND_GRAPH_EXEC, n.wire.owner);
+    int32_t error = sg_graph_body_read(session, request->payload, request->bytes, &b);
+    if (error)
+        return error;
+    CUgraphExec exec = sg_handle_get(session, SG_KIND_GRAPH_EXEC, b.wire.owner);
+    CUgraphNode node = exec ? sg_exec_node(session, b.wire.owner, b.wire.node) : NULL;
     CUcontext context = current_context(session, request);
-    if (!error && (!node || !exec))
-        error = CUDA_ERROR_INVALID_HANDLE;
-    if (!error) {
-        switch (n.wire.type) {
-        case CU_GRAPH_NODE_TYPE_KERNEL: error = (int32_t)driver->cuGraphExecKernelNodeSetParams_v2(exec, node, &n.kernel); break;
-        case CU_GRAPH_NODE_TYPE_MEMCPY: error = (int32_t)driver->cuGraphExecMemcpyNodeSetParams(exec, node, &n.copy, context); break;
-        case CU_GRAPH_NODE_TYPE_MEMSET: error = (int32_t)driver->cuGraphExecMemsetNodeSetParams(exec, node, &n.fill, context); break;
-        default: error = CUDA_ERROR_NOT_SUPPORTED;
-        }
+    if (!node)
+        return CUDA_ERROR_INVALID_VALUE;
+    switch (b.wire.type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL: error = (int32_t)driver->cuGraphExecKernelNodeSetParams_v2(exec, node, &b.kernel); break;
+    case CU_GRAPH_NODE_TYPE_MEMCPY: error = (int32_t)driver->cuGraphExecMemcpyNodeSetParams(exec, node, &b.copy, context); break;
+    case CU_GRAPH_NODE_TYPE_MEMSET: error = (int32_t)driver->cuGraphExecMemsetNodeSetParams(exec, node, &b.fill, context); break;
+    default: error = CUDA_ERROR_NOT_SUPPORTED;
     }
     if (!error)
-        sg_log_set(session, request, n.wire.owner, SG_LOG_KEY(SG_OP_graph_exec_set, SG_HANDLE_INDEX(n.wire.node)));
-    free_node(&n);
+        sg_log_set(session, request, b.wire.owner, SG_LOG_KEY(SG_OP_graph_exec_set, SG_HANDLE_INDEX(b.wire.node)));
     return error;
 }
 
@@ -283,7 +297,10 @@ SG_HANDLER(graph_instantiate)
         sg_handle_destroy_physical(driver, kind, made);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    sg_log_create(session, request, handle, &wire.graph, 1);
+    if (!clone && sg_exec_note(session, handle, graph, wire.graph))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (sg_recipe_log(session, request, handle, graph, wire.graph, wire.flags, clone ? SG_REBUILD_GRAPH : SG_REBUILD_EXEC))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     SG_REPLY(handle);
     return CUDA_SUCCESS;
 }
@@ -304,6 +321,8 @@ SG_HANDLER(capture_end)
         (void)sg_session_driver(session)->cuGraphDestroy(graph);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    if (sg_recipe_log(session, request, handle, graph, handle, 0, SG_REBUILD_GRAPH))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     SG_REPLY(handle);
     return CUDA_SUCCESS;
 }
@@ -320,9 +339,12 @@ SG_HANDLER(cuGraphExecUpdate_v2)
     CUresult error = sg_session_driver(session)->cuGraphExecUpdate_v2(exec, graph, &info);
     if (error && error != CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE)
         return (int32_t)error;
-    if (!error)
-        sg_log_set(session, request, wire.exec, SG_LOG_KEY(SG_OP_cuGraphExecUpdate_v2, 0));
-    struct sg_reply_graph_update reply = {.node = node_handle(session, wire.graph, info.errorNode), .result = (uint32_t)info.result};
+    if (!error) { /* from now on it is made like the other graph, but set by the nodes of its own */
+        sg_log_destroy(session, wire.exec);
+        if (sg_recipe_log(session, request, wire.exec, graph, wire.graph, 0, SG_REBUILD_EXEC))
+            return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    struct sg_reply_graph_update reply = {.node = sg_node_handle(session, wire.graph, info.errorNode), .result = (uint32_t)info.result};
     SG_REPLY(reply);
     return CUDA_SUCCESS;
 }
@@ -374,9 +396,9 @@ SG_HANDLER(graph_list)
     count = all ? count : 0;
     uint64_t graph = of_node ? graph_of_node(session, wire.owner) : wire.owner, reply[1 + MAX_LISTED] = {count};
     for (size_t i = 0; i < count; i++) {
-        reply[1 + i * parts] = node_handle(session, graph, first[i]);
+        reply[1 + i * parts] = sg_node_handle(session, graph, first[i]);
         if (parts == 2)
-            reply[2 + i * parts] = node_handle(session, graph, second[i]);
+            reply[2 + i * parts] = sg_node_handle(session, graph, second[i]);
     }
     answer->bytes = (uint32_t)((1 + count * parts) * sizeof(uint64_t));
     memcpy(answer->payload, reply, answer->bytes);

@@ -32,8 +32,11 @@ struct sg_global { uint64_t address, bytes, owner; };
 struct sg_stage { struct sg_stage *next; uint64_t id, bytes; uint8_t data[]; };
 struct sg_pending_free { struct sg_pending_free *next; uint64_t address; CUevent event; };
 struct sg_host_record { struct sg_host_record *next; struct sg_calls *calls; uint64_t id, stream, function, user; uint32_t is_callback; int done; };
-struct sg_node { uint64_t handle; CUgraphNode physical; uint8_t *message; uint32_t bytes; };
+struct sg_node { uint64_t handle; CUgraphNode physical; uint8_t *message; uint32_t bytes; }; /* message: NULL when a capture made it */
 struct sg_graph { struct sg_graph *next; uint64_t handle; uint32_t count, room; struct sg_node *nodes; };
+/* Nodes by which an executable graph's parameters are set; after a replay those of a graph of its own, `hidden`. */
+struct sg_exec { struct sg_exec *next; uint64_t handle; uint32_t count; struct sg_node *nodes; CUgraph hidden; };
+struct sg_named_function { CUfunction physical; uint64_t handle; };
 
 struct sg_calls {
     pthread_mutex_t lock;   /* everything but the callbacks */
@@ -42,6 +45,9 @@ struct sg_calls {
     struct sg_stage *stages;
     struct sg_pending_free *frees, **frees_end;
     struct sg_graph *graphs;
+    struct sg_exec *execs;
+    struct sg_named_function *functions;
+    uint32_t function_count, function_room;
     pthread_mutex_t callback_lock;
     pthread_cond_t callback_changed;
     struct sg_host_record *waiting, **waiting_end, *running;
@@ -60,6 +66,28 @@ int32_t sg_copy_check(sg_session *session, const struct sg_wire_copy *c);
 void sg_copy_fill(CUDA_MEMCPY3D *out, sg_session *session, const struct sg_wire_copy *c, const void *host);
 int32_t sg_fill_check(sg_session *session, const struct sg_wire_fill *f);
 void sg_frees_reap(sg_session *session, int all);
+
+/* ---- graphs ----------------------------------------------------------------------------------------------- */
+struct sg_graph_body { /* what a node does: checked, and with real handles */
+    struct sg_wire_graph_node wire;
+    CUDA_KERNEL_NODE_PARAMS kernel;
+    void *extra[5];
+    size_t param_bytes;
+    CUDA_MEMCPY3D copy;
+    CUDA_MEMSET_NODE_PARAMS fill;
+    void *object;
+};
+int32_t sg_graph_body_read(sg_session *session, const uint8_t *message, uint64_t bytes, struct sg_graph_body *out);
+CUresult sg_graph_body_add(sg_session *session, const struct sg_request *request, struct sg_graph_body *b, CUgraph graph,
+                           const CUgraphNode *dependencies, size_t count, CUgraphNode *made);
+uint64_t sg_node_handle(sg_session *session, uint64_t graph, CUgraphNode physical); /* a new one when it has none yet */
+/* Records that `handle` (of a graph or executable graph) was made like `graph` is now. */
+int sg_recipe_log(sg_session *session, const struct sg_request *request, uint64_t handle, CUgraph graph, uint64_t graph_handle, uint64_t flags,
+                  uint32_t what);
+int sg_exec_note(sg_session *session, uint64_t exec, CUgraph graph, uint64_t graph_handle);
+CUgraphNode sg_exec_node(sg_session *session, uint64_t exec, uint64_t node); /* NULL: not one of its nodes */
+void sg_execs_free(sg_session *session);
+int sg_function_name(sg_session *session, CUfunction physical, uint64_t handle);
 
 /* Function behind a FUNCTION or KERNEL handle. */
 static inline CUfunction sg_function_get_physical(sg_session *session, uint64_t handle)

@@ -58,6 +58,8 @@ void sg_calls_session_end(sg_session *session)
         free_graph(calls->graphs);
         calls->graphs = next;
     }
+    sg_execs_free(session);
+    free(calls->functions);
     free(calls->globals);
     pthread_cond_destroy(&calls->callback_changed);
     pthread_mutex_destroy(&calls->callback_lock);
