@@ -16,11 +16,7 @@ from singularity_backend_fake.ptx.compiler import compile_kernel
 from singularity_backend_fake.ptx.parser import parse
 from singularity_backend_fake.ptx.syntax import Module
 
-OUTSIDE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint32)
-FAULT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64)
-BARRIER = ctypes.CFUNCTYPE(ctypes.c_uint32, ctypes.c_void_p, *[ctypes.c_uint32] * 6)
-PAUSE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint64)
-CLOCK = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint32)
+ROOT = Path(__file__).parents[2]
 PRINT = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64)
 
 
@@ -29,17 +25,17 @@ class Env(ctypes.Structure):
                 ("shared_bytes", ctypes.c_uint64), ("local", ctypes.c_uint64), ("local_stride", ctypes.c_uint64),
                 ("spill", ctypes.c_uint64), ("globals", ctypes.c_uint64), ("grid", ctypes.c_uint32 * 3),
                 ("block", ctypes.c_uint32 * 3), ("ctaid", ctypes.c_uint32 * 3), ("dynamic_shared", ctypes.c_uint32),
-                ("outside", OUTSIDE), ("fault", FAULT), ("barrier", BARRIER), ("pause", PAUSE), ("clock", CLOCK),
+                ("outside", ctypes.c_void_p), ("fault", ctypes.c_void_p), ("barrier", ctypes.c_void_p), ("pause", ctypes.c_void_p), ("clock", ctypes.c_void_p),
                 ("print", PRINT), ("order_sensitive", ctypes.c_uint32), ("smid", ctypes.c_uint32),
                 ("device", ctypes.c_uint64)]
 
 
 class Fault(Exception):
-    """What a kernel reported through env->fault or env->outside."""
+    """What a kernel reported through env->fault or env->outside: a code (700, 716...) and an address."""
 
-    def __init__(self, faults: list[tuple[int, int]]) -> None:
-        self.faults = faults
-        super().__init__(str(faults))
+    def __init__(self, code: int, address: int) -> None:
+        self.code, self.address = code, address
+        super().__init__(f"{code} at {address:#x}")
 
 
 def nvrtc(source: str, *options: str) -> str:
@@ -79,11 +75,13 @@ class Kernel:
         obj = Path(self.folder.name) / "k.o"
         obj.write_bytes(code)
         library = obj.with_suffix(".so")
-        subprocess.run(["gcc", "-shared", "-o", str(library), str(obj), "-lm"], check=True)
-        self.function = getattr(ctypes.CDLL(str(library)), self.compiled.symbol)
-        self.function.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
-        self.function.restype = None
-        self.faults: list[tuple[int, int]] = []
+        subprocess.run(["gcc", "-std=c11", "-O1", "-fPIC", "-shared", f"-I{ROOT}", "-o", str(library),
+                        str(Path(__file__).parent / "harness.c"), str(obj), "-lm"], check=True)
+        linked = ctypes.CDLL(str(library))
+        self.function = ctypes.cast(getattr(linked, self.compiled.symbol), ctypes.c_void_p)
+        self.run_grid = linked.run_grid
+        self.run_grid.argtypes = [ctypes.c_void_p] * 4
+        self.run_grid.restype = ctypes.c_uint32
         self.printed: list[bytes] = []
         self.params = [(p.size, p.align if p.type == "b8" else p.size) for p in module.functions[name].params]
 
@@ -114,16 +112,16 @@ class Kernel:
         base = arena.ctypes.data
         packed = self.pack([base + places[id(a)] if isinstance(a, np.ndarray) else a for a in arguments])
         table = np.array([base + places[id(g)] for g in globals_ or []] or [0], np.uint64)
-        self.launch(grid, packed, base, base + arena.nbytes, dynamic, table)
+        code, address = self.launch(grid, packed, base, base + arena.nbytes, dynamic, table)
         for a in arrays:
             start = places[id(a)]
             a[...] = np.frombuffer(arena[start:start + a.nbytes].tobytes(), a.dtype).reshape(a.shape)
-        if self.faults:
-            faults, self.faults = self.faults, []
-            raise Fault(faults)
+        if code:
+            raise Fault(code, address)
 
     def launch(self, grid: tuple[int, int, int], packed: np.ndarray[Any, Any], lo: int, hi: int, dynamic: int,
-               table: np.ndarray[Any, Any]) -> None:
+               table: np.ndarray[Any, Any]) -> tuple[int, int]:
+        """Runs a grid; (0, 0), or what was reported and the address."""
         compiled, env = self.compiled, Env()
         threads = self.block[0] * self.block[1] * self.block[2]
         shared_size = (-(-compiled.shared // 16) * 16 if dynamic else compiled.shared) + dynamic
@@ -135,28 +133,12 @@ class Kernel:
         env.local, env.local_stride, env.spill, env.globals = (local.ctypes.data, stride, spill.ctypes.data,
                                                                table.ctypes.data)
         env.dynamic_shared = dynamic
-
-        def fault(_: int, what: int, address: int) -> None:
-            self.faults.append((what, address))
-
-        def outside(_: int, address: int, size: int, kind: int) -> None:
-            inside = any(b.ctypes.data <= address <= b.ctypes.data + b.nbytes - size for b in (shared, local))
-            if not inside:
-                self.faults.append((700, address))
-
-        env.fault, env.outside = FAULT(fault), OUTSIDE(outside)
-        env.pause, env.clock = PAUSE(lambda e, n: None), CLOCK(lambda e, w: 12345)
-        env.barrier = BARRIER(lambda *a: 0)
         env.print = PRINT(self.print)
         for i in range(3):
             env.grid[i], env.block[i] = grid[i], self.block[i]
-        for z in range(grid[2]):
-            for y in range(grid[1]):
-                for x in range(grid[0]):
-                    env.ctaid[0], env.ctaid[1], env.ctaid[2] = x, y, z
-                    self.function(ctypes.addressof(env), packed.ctypes.data)
-                    if self.faults:
-                        return
+        address = ctypes.c_uint64()
+        code = self.run_grid(self.function, ctypes.addressof(env), packed.ctypes.data, ctypes.addressof(address))
+        return code, address.value
 
     def print(self, env: int, format_: int, arguments: int) -> int:
         self.printed.append(ctypes.string_at(format_))

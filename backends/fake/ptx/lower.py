@@ -17,6 +17,7 @@ NO_RESULT = {"st", "red", "bar", "barrier", "membar", "fence", "bra", "brx", "re
 # What a guard turns into a branch rather than a select: whatever touches memory or is felt by others.
 EFFECTS = NO_RESULT | {"ld", "ldu", "atom", "shfl", "vote", "match", "activemask", "redux", "mma", "ldmatrix", "wmma",
                        "stmatrix", "elect", "alloca"}
+STRUCTURE = {"bra", "brx", "ret", "exit", "call", "trap"}
 MAX_DEPTH = 24
 MAX_INSTRUCTIONS = 200_000
 
@@ -77,8 +78,10 @@ class Frame:
 
 class Lowering:
     def __init__(self, module: Module, kernel: Function) -> None:
+        from .emit import HANDLERS
         self.module = module
         self.kernel = kernel
+        self.known = HANDLERS
         self.global_index = {v.name: i for i, v in enumerate(
             v for v in module.variables.values() if v.space in ("global", "const"))}
         offsets, size = parameter_layout(kernel)
@@ -270,6 +273,8 @@ class Lowering:
 
     def instruction(self, frame: Frame, ins: Instruction) -> None:
         op = ins.op
+        if op not in STRUCTURE and op not in self.known:
+            raise unsupported(f"opcode `{op}`", ins.line)
         if op in ("bra", "brx"):
             self.branch(frame, ins)
             return
