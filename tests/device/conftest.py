@@ -1,6 +1,7 @@
 """Builds the in-memory device and its test programs.
 
-SINGULARITY_TEST_SANITIZER=address|thread builds both with ASan and UBSan, or with TSan (run_sanitized.sh does both).
+SINGULARITY_TEST_SANITIZER=address|thread builds both with ASan and UBSan, or with TSan (run_sanitized.sh
+does both).
 """
 
 from __future__ import annotations
@@ -17,7 +18,18 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 DEVICE = ROOT / "backends" / "fake" / "device"
 PROGRAMS = Path(__file__).parent / "programs"
-FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O2", "-g", "-fvisibility=hidden", "-fPIC"]
+SERVICE = Path(__file__).parent / "gcc_compile_service.py"
+FLAGS = [
+    "-std=c11",
+    "-D_GNU_SOURCE",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-O2",
+    "-g",
+    "-fvisibility=hidden",
+    "-fPIC",
+]
 SANITIZERS = {
     "": [],
     "address": ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-sanitize=alignment"],
@@ -56,7 +68,7 @@ class Built:
         """The environment of a test process."""
         return {
             **os.environ,
-            "SINGULARITY_FAKE_PTX_COMPILE": f"{sys.executable} {Path(__file__).parent / 'gcc_compile_service.py'}",
+            "SINGULARITY_FAKE_PTX_COMPILE": f"{sys.executable} {SERVICE}",
             "SINGULARITY_FAKE_CACHE": str(self.folder),
             "SINGULARITY_FAKE_MEMORY": "256M",
             "SINGULARITY_FAKE_THREADS": "3",
@@ -87,9 +99,7 @@ def compile_all(out: Path) -> None:
     libraries = ["-lpthread", "-ldl", "-lm"]
     if not SANITIZER:
         library = ["-shared", "-Wl,-soname,libcuda.so.1", "-Wl,-z,defs", "-Wl,-Bsymbolic"]
-        subprocess.run(
-            ["gcc", *library, "-o", str(out / "libcuda.so.1"), *objects, *libraries], check=True
-        )
+        subprocess.run(["gcc", *library, "-o", str(out / "libcuda.so.1"), *objects, *libraries], check=True)
     for source in sorted(PROGRAMS.glob("*.c")):
         if source.stem != "main":
             sources = [str(source), str(PROGRAMS / "main.c")]

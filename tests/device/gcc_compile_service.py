@@ -1,8 +1,9 @@
 """A compile service for tests of the in-memory device: kernels in C, compiled by gcc.
 
-It speaks the protocol of backends/fake/device/kernel_abi.h, but an "image" is text that begins with a PTX version
-directive, goes on with lines `//!WORDS` (what LOAD answers, and `//!mode block|fiber`, `//!spill N`), and ends with
-`//!c` and C source for the kernels.  So the device is tested without the PTX compiler, whose faults it could share.
+It speaks the protocol of backends/fake/device/kernel_abi.h, but an "image" is text that begins with a PTX
+version directive, goes on with lines `//!WORDS` (what LOAD answers, and `//!mode block|fiber`, `//!spill N`),
+and ends with `//!c` and C source for the kernels.  So the device is tested without the PTX compiler, whose
+faults it could share.
 """
 
 from __future__ import annotations

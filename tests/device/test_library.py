@@ -37,7 +37,13 @@ def test_every_declared_function_is_exported(built: Built) -> None:
 
 def test_generated_files_are_up_to_date() -> None:
     """unsupported.c, per_thread.c, procs.c and names.c are what the generator writes."""
-    command = [sys.executable, str(DEVICE / "gen_unsupported.py"), "--include", str(cuda_include()), "--check"]
+    command = [
+        sys.executable,
+        str(DEVICE / "gen_unsupported.py"),
+        "--include",
+        str(cuda_include()),
+        "--check",
+    ]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
 

@@ -43,7 +43,9 @@ def test_failures_are_injected_from_the_environment(built: Built) -> None:
 
 
 @pytest.mark.parametrize("threads", ["1", "8"])
-@pytest.mark.parametrize("case", ["every_block_runs_once", "saxpy_agrees_with_a_loop", "blocks_may_wait_for_later_blocks"])
+@pytest.mark.parametrize(
+    "case", ["every_block_runs_once", "saxpy_agrees_with_a_loop", "blocks_may_wait_for_later_blocks"]
+)
 def test_results_do_not_depend_on_the_number_of_threads(built: Built, case: str, threads: str) -> None:
     """One thread or more than there are processors: the same results."""
     result = built.run("kernels", case, SINGULARITY_FAKE_THREADS=threads)

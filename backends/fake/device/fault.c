@@ -38,6 +38,13 @@ static void chain(const struct sigaction *before, int number, siginfo_t *info, v
 static void handler(int number, siginfo_t *info, void *context)
 {
     sigjmp_buf *guard = sgf_guard_here;
+#if defined(__SANITIZE_THREAD__) /* its runtime blocks all signals around a handler, and we do not return to it */
+    sigset_t faults;
+    sigemptyset(&faults);
+    sigaddset(&faults, SIGSEGV);
+    sigaddset(&faults, SIGBUS);
+    pthread_sigmask(SIG_UNBLOCK, &faults, NULL);
+#endif
     uint64_t address = info->si_code > 0 ? (uint64_t)(uintptr_t)info->si_addr : 0;
     if (guard != NULL)
         siglongjmp(*guard, 1);

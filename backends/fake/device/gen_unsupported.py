@@ -2,7 +2,7 @@
 
     python3 gen_unsupported.py --include DIR [--check]
 
-unsupported.c  every declared function that no hand-written file defines: returns CUDA_ERROR_NOT_SUPPORTED by name
+unsupported.c  every declared function that no hand-written file defines: CUDA_ERROR_NOT_SUPPORTED, by name
 per_thread.c   the _ptsz and _ptds forms of implemented functions: the same with the per-thread default stream
 procs.c        what cuGetProcAddress finds: name, version since which each variant exists, address
 names.c        error names and descriptions
@@ -26,16 +26,33 @@ PROFILER = ("cuProfilerStart", "cuProfilerStop")  # cudaProfiler.h is not in the
 
 # Descriptions where the name alone would not tell; the rest are derived from the names.
 DESCRIPTIONS = {
-    0: "no error", 1: "invalid argument", 2: "out of memory", 3: "initialization error", 4: "driver shutting down",
-    100: "no CUDA-capable device is detected", 101: "invalid device ordinal", 200: "device kernel image is invalid",
-    201: "invalid device context", 209: "no kernel image is available for execution on the device",
-    218: "a PTX JIT compilation failed", 222: "the provided PTX was compiled with an unsupported toolchain.",
-    400: "invalid resource handle", 500: "named symbol not found", 600: "device not ready",
-    700: "an illegal memory access was encountered", 701: "too many resources requested for launch",
-    702: "the launch timed out and was terminated", 709: "context is destroyed", 710: "device-side assert triggered",
-    716: "misaligned address", 719: "unspecified launch failure", 720: "too many blocks in cooperative launch",
-    800: "operation not permitted", 801: "operation not supported", 999: "unknown error",
-}  # fmt: skip
+    0: "no error",
+    1: "invalid argument",
+    2: "out of memory",
+    3: "initialization error",
+    4: "driver shutting down",
+    100: "no CUDA-capable device is detected",
+    101: "invalid device ordinal",
+    200: "device kernel image is invalid",
+    201: "invalid device context",
+    209: "no kernel image is available for execution on the device",
+    218: "a PTX JIT compilation failed",
+    222: "the provided PTX was compiled with an unsupported toolchain.",
+    400: "invalid resource handle",
+    500: "named symbol not found",
+    600: "device not ready",
+    700: "an illegal memory access was encountered",
+    701: "too many resources requested for launch",
+    702: "the launch timed out and was terminated",
+    709: "context is destroyed",
+    710: "device-side assert triggered",
+    716: "misaligned address",
+    719: "unspecified launch failure",
+    720: "too many blocks in cooperative launch",
+    800: "operation not permitted",
+    801: "operation not supported",
+    999: "unknown error",
+}
 
 
 @dataclass(frozen=True)
@@ -50,7 +67,9 @@ class Function:
         """The parameter names, for forwarding the call."""
         if self.parameters in ("void", ""):
             return ""
-        return ", ".join(re.findall(r"(\w+)\s*(?:\[\d*\])?$", part.strip())[0] for part in self.parameters.split(","))
+        return ", ".join(
+            re.findall(r"(\w+)\s*(?:\[\d*\])?$", part.strip())[0] for part in self.parameters.split(",")
+        )
 
 
 def declarations(include: Path) -> dict[str, Function]:
@@ -78,7 +97,12 @@ def implemented() -> set[str]:
         text = path.read_text()
         names |= set(re.findall(r"^CUresult (cu[A-Z]\w*)\(", text, re.M))
         for bits in re.findall(r"^FILL1\((\d+),", text, re.M):
-            names |= {f"cuMemsetD{bits}_v2", f"cuMemsetD{bits}Async", f"cuMemsetD2D{bits}_v2", f"cuMemsetD2D{bits}Async"}
+            names |= {
+                f"cuMemsetD{bits}_v2",
+                f"cuMemsetD{bits}Async",
+                f"cuMemsetD2D{bits}_v2",
+                f"cuMemsetD2D{bits}Async",
+            }
     return names
 
 
@@ -94,7 +118,10 @@ def emit_unsupported(functions: dict[str, Function], present: set[str]) -> str:
         base = per_thread_base(function.name)
         if function.name in present or (base is not None and base in present):
             continue
-        out.append(f"CUresult {function.name}({function.parameters})\n{{\n    return sgf_unsupported(__func__);\n}}\n\n")
+        out.append(
+            f"CUresult {function.name}({function.parameters})\n"
+            "{\n    return sgf_unsupported(__func__);\n}\n\n"
+        )
     return "".join(out).rstrip("\n") + "\n"
 
 
@@ -102,8 +129,12 @@ def emit_per_thread(functions: dict[str, Function], present: set[str]) -> str:
     """The variants in which the NULL stream means the calling thread's own."""
     out = [BANNER, '#include "device.h"\n\n']
     out.append("#define OWN_STREAM(call) \\\n    struct sgf_thread *thread = sgf_thread(); \\\n")
-    out.append("    bool before = thread->per_thread_default; \\\n    thread->per_thread_default = true; \\\n")
-    out.append("    CUresult result = call; \\\n    thread->per_thread_default = before; \\\n    return result\n\n")
+    out.append(
+        "    bool before = thread->per_thread_default; \\\n    thread->per_thread_default = true; \\\n"
+    )
+    out.append(
+        "    CUresult result = call; \\\n    thread->per_thread_default = before; \\\n    return result\n\n"
+    )
     for function in functions.values():
         base = per_thread_base(function.name)
         if base is None or base not in present or function.name in present:
@@ -146,14 +177,19 @@ def emit_names(include: Path) -> str:
         words = DESCRIPTIONS.get(int(code)) or name.removeprefix("CUDA_ERROR_").replace("_", " ").lower()
         rows.append(f'    {{ {code}, "{name}", "{words}" }},\n')
     return (
-        BANNER + '#include "procs.h"\n\nconst struct sgf_error_name sgf_error_names[] = {\n' + "".join(rows) + "};\n"
+        BANNER
+        + '#include "procs.h"\n\nconst struct sgf_error_name sgf_error_names[] = {\n'
+        + "".join(rows)
+        + "};\n"
         "const size_t sgf_error_name_count = sizeof sgf_error_names / sizeof sgf_error_names[0];\n"
     )
 
 
 def main() -> int:
     """Writes or checks the generated files."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--include", type=Path, required=True, help="directory that holds cuda.h")
     parser.add_argument("--check", action="store_true", help="compare with the committed files")
     options = parser.parse_args()
@@ -164,10 +200,14 @@ def main() -> int:
         "procs.c": emit_procs(functions, options.include),
         "names.c": emit_names(options.include),
     }
-    stale = [name for name, text in made.items() if not (HERE / name).exists() or (HERE / name).read_text() != text]
+    stale = [
+        name for name, text in made.items() if not (HERE / name).exists() or (HERE / name).read_text() != text
+    ]
     if options.check:
         if stale:
-            print(f"out of date: {', '.join(stale)}; run {Path(__file__).name} without --check", file=sys.stderr)
+            print(
+                f"out of date: {', '.join(stale)}; run {Path(__file__).name} without --check", file=sys.stderr
+            )
         return 1 if stale else 0
     for name in stale:
         (HERE / name).write_text(made[name])

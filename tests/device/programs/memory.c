@@ -1,5 +1,7 @@
 #include "check.h"
 
+#include <sys/mman.h>
+
 #define MIB (1u << 20)
 
 CASE(allocations_are_distinct_and_aligned, "allocations never overlap, lie on 512 bytes, and come back after free")
@@ -146,6 +148,7 @@ CASE(bad_addresses_are_refused_by_the_call, "a copy with a bad device address is
 {
     CUdeviceptr p, q;
     char host[64] = { 0 };
+    void *nowhere = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     OK(cuMemAlloc_v2(&p, 4096));
     OK(cuMemAlloc_v2(&q, 4096));
     IS(CUDA_ERROR_INVALID_VALUE, cuMemcpyHtoD_v2(0, host, 4));
@@ -153,9 +156,9 @@ CASE(bad_addresses_are_refused_by_the_call, "a copy with a bad device address is
     IS(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoH_v2(host, p - 4096 * 64, 10));
     IS(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoH_v2(host, (CUdeviceptr)(uintptr_t)host, 4));
     IS(CUDA_ERROR_INVALID_VALUE, cuMemcpyHtoD_v2(p, NULL, 4));
-    IS(CUDA_ERROR_INVALID_VALUE, cuMemcpyHtoD_v2(p, (void *)8, 4));
-    IS(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoH_v2((void *)8, p, 4));
-    IS(CUDA_ERROR_INVALID_VALUE, cuMemcpyHtoDAsync_v2(p, (void *)8, 4, NULL));
+    IS(CUDA_ERROR_INVALID_VALUE, cuMemcpyHtoD_v2(p, nowhere, 4));
+    IS(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoH_v2(nowhere, p, 4));
+    IS(CUDA_ERROR_INVALID_VALUE, cuMemcpyHtoDAsync_v2(p, nowhere, 4, NULL));
     OK(cuMemFree_v2(q));
     IS(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoH_v2(host, q, 4));
     IS(CUDA_ERROR_INVALID_VALUE, cuMemsetD8_v2(q, 0, 4));
