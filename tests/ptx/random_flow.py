@@ -1,7 +1,8 @@
 """Random control flow as PTX, and its meaning by interpretation, one thread at a time.
 
-Branches go anywhere (loops with several entries included); a fuel register ends every program.  Barriers change
-nothing about what a thread computes, so they are strewn in to test that kernels are cut at them correctly.
+Branches go anywhere (loops with several entries included); a fuel register ends every program.  Barriers
+change nothing about what a thread computes, so they are strewn in to test that kernels are cut at them
+correctly.
 """
 
 from __future__ import annotations
@@ -11,9 +12,20 @@ from dataclasses import dataclass, field
 
 REGISTERS = 5
 MASK = 0xFFFFFFFF
-OPS = {"add": lambda a, b: a + b, "sub": lambda a, b: a - b, "xor": lambda a, b: a ^ b, "mul.lo": lambda a, b: a * b,
-       "and": lambda a, b: a & b, "or": lambda a, b: a | b}
-TESTS = {"lt": lambda a, b: a < b, "eq": lambda a, b: a == b, "ne": lambda a, b: a != b, "ge": lambda a, b: a >= b}
+OPS = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "xor": lambda a, b: a ^ b,
+    "mul.lo": lambda a, b: a * b,
+    "and": lambda a, b: a & b,
+    "or": lambda a, b: a | b,
+}
+TESTS = {
+    "lt": lambda a, b: a < b,
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+    "ge": lambda a, b: a >= b,
+}
 
 
 @dataclass
@@ -30,16 +42,23 @@ class Program:
     fuel: int
 
     def ptx(self) -> str:
-        lines = [".version 8.0", ".target sm_80", ".address_size 64",
-                 ".visible .entry flow(.param .u64 out, .param .u32 n) {",
-                 ".reg .b32 %r<16>; .reg .pred %p<4>; .reg .b64 %a<4>;",
-                 "mov.u32 %r10, %tid.x; mov.u32 %r11, %ctaid.x; mov.u32 %r12, %ntid.x;",
-                 "mad.lo.s32 %r13, %r11, %r12, %r10; ld.param.u32 %r14, [n]; ld.param.u64 %a0, [out];",
-                 f"mov.u32 %r9, {self.fuel};",
-                 *(f"mov.u32 %r{i}, {i * 7};" for i in range(REGISTERS))]
+        lines = [
+            ".version 8.0",
+            ".target sm_80",
+            ".address_size 64",
+            ".visible .entry flow(.param .u64 out, .param .u32 n) {",
+            ".reg .b32 %r<16>; .reg .pred %p<4>; .reg .b64 %a<4>;",
+            "mov.u32 %r10, %tid.x; mov.u32 %r11, %ctaid.x; mov.u32 %r12, %ntid.x;",
+            "mad.lo.s32 %r13, %r11, %r12, %r10; ld.param.u32 %r14, [n]; ld.param.u64 %a0, [out];",
+            f"mov.u32 %r9, {self.fuel};",
+            *(f"mov.u32 %r{i}, {i * 7};" for i in range(REGISTERS)),
+        ]
         for k, node in enumerate(self.nodes):
             lines.append(f"N{k}:")
-            lines += [f"{op}.{'b32' if op in ('xor', 'and', 'or') else 'u32'} %r{t}, {a}, {b};" for op, t, a, b in node.ops]
+            lines += [
+                f"{op}.{'b32' if op in ('xor', 'and', 'or') else 'u32'} %r{t}, {a}, {b};"
+                for op, t, a, b in node.ops
+            ]
             if node.barrier:
                 lines.append("bar.sync 0;")
             lines += ["sub.u32 %r9, %r9, 1;", "setp.eq.u32 %p0, %r9, 0;", "@%p0 bra END;"]
@@ -47,13 +66,25 @@ class Program:
                 test, a, b = node.test
                 lines += [f"setp.{test}.u32 %p1, {a}, {b};", f"@%p1 bra N{node.targets[0]};"]
             lines.append(f"bra N{node.targets[1]};" if node.targets[1] < len(self.nodes) else "bra END;")
-        lines += ["END:", f"mad.wide.u32 %a1, %r13, {4 * REGISTERS}, %a0;",
-                  *(f"st.global.u32 [%a1+{4 * i}], %r{i};" for i in range(REGISTERS)), "ret;", "}"]
+        lines += [
+            "END:",
+            f"mad.wide.u32 %a1, %r13, {4 * REGISTERS}, %a0;",
+            *(f"st.global.u32 [%a1+{4 * i}], %r{i};" for i in range(REGISTERS)),
+            "ret;",
+            "}",
+        ]
         return "\n".join(lines)
 
     def run(self, tid: int, ctaid: int, ntid: int, n: int) -> list[int]:
         registers = {f"%r{i}": i * 7 for i in range(REGISTERS)}
-        registers |= {"%r9": self.fuel, "%r10": tid, "%r11": ctaid, "%r12": ntid, "%r13": ctaid * ntid + tid, "%r14": n}
+        registers |= {
+            "%r9": self.fuel,
+            "%r10": tid,
+            "%r11": ctaid,
+            "%r12": ntid,
+            "%r13": ctaid * ntid + tid,
+            "%r14": n,
+        }
 
         def value(text: str) -> int:
             return registers[text] if text[0] == "%" else int(text)
@@ -78,13 +109,18 @@ def generate(seed: int, barriers: bool) -> Program:
     uniform = ["%r11", "%r14", "2", "5", "%r12"]
     nodes = []
     for k in range(count):
-        ops = [(rng.choice(list(OPS)), rng.randrange(REGISTERS), rng.choice(sources[:9]), rng.choice(sources))
-               for _ in range(rng.randint(0, 4))]
+        ops = [
+            (rng.choice(list(OPS)), rng.randrange(REGISTERS), rng.choice(sources[:9]), rng.choice(sources))
+            for _ in range(rng.randint(0, 4))
+        ]
         node = Node(ops, barrier=barriers and rng.random() < 0.3)
         if rng.random() < 0.75:
             pool = uniform if rng.random() < 0.3 else sources
-            node.test = (rng.choice(list(TESTS)), rng.choice(pool[:2] if pool is uniform else sources[:9]),
-                         rng.choice(pool))
+            node.test = (
+                rng.choice(list(TESTS)),
+                rng.choice(pool[:2] if pool is uniform else sources[:9]),
+                rng.choice(pool),
+            )
         ahead = [rng.randint(k, count) if rng.random() < 0.7 else rng.randrange(count) for _ in range(2)]
         node.targets = (min(ahead[0], count - 1), ahead[1] if ahead[1] != k else min(k + 1, count))
         nodes.append(node)

@@ -7,7 +7,6 @@ import subprocess
 from pathlib import Path
 
 from runner import Env
-
 from singularity_backend_fake.ptx.cache import KERNEL_ABI
 
 HEADER = Path(__file__).parents[2] / "backends/fake/device/kernel_abi.h"
@@ -18,13 +17,34 @@ def test_offsets_of_the_environment_are_the_headers(tmp_path: Path) -> None:
     fields = [name for name, _ in Env._fields_]
     source = tmp_path / "offsets.c"
     prints = "".join(f'printf("%zu\\n", offsetof(struct sgf_env, {name}));' for name in fields)
-    source.write_text(f'#include <stdio.h>\n#include <stddef.h>\n#include "{HEADER}"\nint main(void) {{ {prints} }}')
+    source.write_text(
+        f'#include <stdio.h>\n#include <stddef.h>\n#include "{HEADER}"\nint main(void) {{ {prints} }}'
+    )
     subprocess.run(["gcc", str(source), "-o", str(tmp_path / "offsets")], check=True)
-    measured = subprocess.run([str(tmp_path / "offsets")], check=True, capture_output=True, text=True).stdout.split()
+    measured = subprocess.run(
+        [str(tmp_path / "offsets")], check=True, capture_output=True, text=True
+    ).stdout.split()
     assert [int(n) for n in measured] == [getattr(Env, name).offset for name in fields]
-    expected = {"lo": 0, "hi": 8, "shared": 16, "shared_bytes": 24, "local": 32, "local_stride": 40, "spill": 48,
-                "globals": 56, "grid": 64, "ctaid": 88, "dynamic_shared": 100, "outside": 104, "fault": 112,
-                "barrier": 120, "pause": 128, "clock": 136, "print": 144, "smid": 156}
+    expected = {
+        "lo": 0,
+        "hi": 8,
+        "shared": 16,
+        "shared_bytes": 24,
+        "local": 32,
+        "local_stride": 40,
+        "spill": 48,
+        "globals": 56,
+        "grid": 64,
+        "ctaid": 88,
+        "dynamic_shared": 100,
+        "outside": 104,
+        "fault": 112,
+        "barrier": 120,
+        "pause": 128,
+        "clock": 136,
+        "print": 144,
+        "smid": 156,
+    }
     assert {name: getattr(Env, name).offset for name in expected} == expected
 
 

@@ -38,7 +38,7 @@ def ptx() -> str:
 
 @pytest.mark.parametrize("n", [1, 31, 33, 100, 127])
 def test_lanes_past_the_end_touch_nothing(ptx: str, n: int) -> None:
-    """Arrays end at a page that must not be touched; the window includes that page, so no check would help."""
+    """Arrays end at a page that must not be touched; the window includes it, so no check would help."""
     kernel = Kernel(ptx, "copy", (128, 1, 1))
     page = mmap.PAGESIZE
     area = mmap.mmap(-1, 4 * page)
@@ -64,7 +64,9 @@ def test_gathered_address_outside_is_reported(ptx: str, lane: int, address: int)
     index = np.zeros(32, np.int32)
     index[lane] = address
     with pytest.raises(Fault) as caught:
-        Kernel(ptx, "gather", (32, 1, 1))((1, 1, 1), np.zeros(32, np.float32), np.zeros(32, np.float32), index)
+        Kernel(ptx, "gather", (32, 1, 1))(
+            (1, 1, 1), np.zeros(32, np.float32), np.zeros(32, np.float32), index
+        )
     assert caught.value.code == 700
 
 

@@ -1,4 +1,6 @@
-"""Accuracy of the approximate functions, and exactness of conversions, over their whole domains; oracle: numpy."""
+"""Accuracy of the approximate functions, and exactness of conversions, over their whole domains; oracle:
+numpy.
+"""
 
 from __future__ import annotations
 
@@ -54,11 +56,15 @@ def test_lg2_is_as_exact_as_ptx_says() -> None:
     """lg2.approx.f32: absolute error 2^-22 near 1, relative error 2^-22 elsewhere."""
     near = np.linspace(0.5001, 2, 100_000).astype(np.float32)
     assert np.max(np.abs(f32("lg2.approx.f32 D, S", near) - np.log2(near.astype(np.float64)))) < 2.0**-22
-    wide = np.concatenate([np.geomspace(1e-45, 0.5, 20_000), np.geomspace(2, 3e38, 20_000)]).astype(np.float32)
+    wide = np.concatenate([np.geomspace(1e-45, 0.5, 20_000), np.geomspace(2, 3e38, 20_000)]).astype(
+        np.float32
+    )
     wide = wide[(wide > 0) & (np.abs(np.log2(wide.astype(np.float64))) > 0.5)]
     assert relative(f32("lg2.approx.f32 D, S", wide), np.log2(wide.astype(np.float64))) < 2.0**-22
     ends = np.array([0.0, -0.0, np.inf, -1.0, np.nan, 1.0], np.float32)
-    np.testing.assert_array_equal(f32("lg2.approx.f32 D, S", ends), [-np.inf, -np.inf, np.inf, np.nan, np.nan, 0])
+    np.testing.assert_array_equal(
+        f32("lg2.approx.f32 D, S", ends), [-np.inf, -np.inf, np.inf, np.nan, np.nan, 0]
+    )
 
 
 @pytest.mark.parametrize(("name", "exact"), [("sin", np.sin), ("cos", np.cos)])
@@ -67,7 +73,9 @@ def test_sine_and_cosine_are_as_exact_as_ptx_says(name: str, exact: Any) -> None
     for reach in (np.pi, 1000.0):
         x = np.linspace(-reach, reach, 100_000).astype(np.float32)
         assert np.max(np.abs(f32(f"{name}.approx.f32 D, S", x) - exact(x.astype(np.float64)))) < 2.0**-20.5
-    np.testing.assert_array_equal(f32(f"{name}.approx.f32 D, S", np.array([np.inf, np.nan])), [np.nan, np.nan])
+    np.testing.assert_array_equal(
+        f32(f"{name}.approx.f32 D, S", np.array([np.inf, np.nan])), [np.nan, np.nan]
+    )
 
 
 def test_tanh_is_as_exact_as_ptx_says() -> None:
@@ -77,8 +85,14 @@ def test_tanh_is_as_exact_as_ptx_says() -> None:
     assert relative(f32("tanh.approx.f32 D, S", x), np.tanh(x.astype(np.float64))) < 2.0**-11
 
 
-@pytest.mark.parametrize(("operation", "exact"), [("rcp.approx.f32 D, S", lambda x: 1 / x), ("sqrt.rn.f32 D, S", np.sqrt),
-                                                  ("rsqrt.approx.f32 D, S", lambda x: 1 / np.sqrt(x))])
+@pytest.mark.parametrize(
+    ("operation", "exact"),
+    [
+        ("rcp.approx.f32 D, S", lambda x: 1 / x),
+        ("sqrt.rn.f32 D, S", np.sqrt),
+        ("rsqrt.approx.f32 D, S", lambda x: 1 / np.sqrt(x)),
+    ],
+)
 def test_roots_and_reciprocals(operation: str, exact: Any) -> None:
     """Within one unit in the last place of the exact value."""
     x = np.geomspace(1e-37, 1e37, 50_000).astype(np.float32)
@@ -97,8 +111,15 @@ def test_every_half_widens_exactly() -> None:
 def floats_between_halves() -> Array:
     exact = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float32)
     middle = (exact[:-1] + exact[1:]) / 2
-    points = np.concatenate([exact, middle, np.nextafter(middle, np.float32(0)), np.nextafter(middle, np.float32(1e9)),
-                             np.array([65519.9, 65520, 1e9, np.inf, 1e-30, 0], np.float32)])
+    points = np.concatenate(
+        [
+            exact,
+            middle,
+            np.nextafter(middle, np.float32(0)),
+            np.nextafter(middle, np.float32(1e9)),
+            np.array([65519.9, 65520, 1e9, np.inf, 1e-30, 0], np.float32),
+        ]
+    )
     return np.concatenate([points, -points])
 
 
@@ -106,8 +127,9 @@ def test_halves_are_rounded_to_nearest_even() -> None:
     """cvt.rn.f16.f32 at, and on both sides of, every tie; NaN is canonical."""
     x = floats_between_halves()
     with np.errstate(over="ignore"):
-        np.testing.assert_array_equal(apply("cvt.rn.f16.f32 D, S", x, np.uint16, "f32", "b16"),
-                                      x.astype(np.float16).view(np.uint16))
+        np.testing.assert_array_equal(
+            apply("cvt.rn.f16.f32 D, S", x, np.uint16, "f32", "b16"), x.astype(np.float16).view(np.uint16)
+        )
     nan = np.array([np.nan, -np.nan], np.float32)
     assert set(apply("cvt.rn.f16.f32 D, S", nan, np.uint16, "f32", "b16")) == {0x7FFF}
 
@@ -117,20 +139,34 @@ def test_doubles_are_rounded_to_half_once() -> None:
     ties = floats_between_halves().astype(np.float64)
     x = np.concatenate([ties, ties * (1 + 2.0**-40), ties * (1 - 2.0**-40)])
     with np.errstate(over="ignore"):
-        np.testing.assert_array_equal(apply("cvt.rn.f16.f64 D, S", x, np.uint16, "f64", "b16"),
-                                      x.astype(np.float16).view(np.uint16))
+        np.testing.assert_array_equal(
+            apply("cvt.rn.f16.f64 D, S", x, np.uint16, "f64", "b16"), x.astype(np.float16).view(np.uint16)
+        )
 
 
-@pytest.mark.parametrize(("kind", "low", "high"), [("s32", -(2**31), 2**31 - 1), ("u32", 0, 2**32 - 1),
-                                                   ("s64", -(2**63), 2**63 - 1), ("u64", 0, 2**64 - 1)])
+@pytest.mark.parametrize(
+    ("kind", "low", "high"),
+    [
+        ("s32", -(2**31), 2**31 - 1),
+        ("u32", 0, 2**32 - 1),
+        ("s64", -(2**63), 2**63 - 1),
+        ("u64", 0, 2**64 - 1),
+    ],
+)
 def test_floats_saturate_when_they_become_integers(kind: str, low: int, high: int) -> None:
     """cvt.rzi clamps to the type's range; NaN is 0 for 32 bits and the highest bit for 64."""
     x = np.array([0.9, -0.9, 1e30, -1e30, np.inf, -np.inf, np.nan, 123456.7, -5.5], np.float32)
     result = {"s32": np.int32, "u32": np.uint32, "s64": np.int64, "u64": np.uint64}[kind]
     got = apply(f"cvt.rzi.{kind}.f32 D, S", x, result, "f32", f"b{kind[1:]}")
     nan = 0 if kind.endswith("32") else (low if low else 1 << 63)
-    expected = [nan if np.isnan(v) else int(min(max(np.trunc(float(v)), low), high)) if np.isfinite(v)
-                else (high if v > 0 else low) for v in x]
+    expected = [
+        nan
+        if np.isnan(v)
+        else int(min(max(np.trunc(float(v)), low), high))
+        if np.isfinite(v)
+        else (high if v > 0 else low)
+        for v in x
+    ]
     assert [int(v) for v in got] == expected
 
 
@@ -138,9 +174,15 @@ def test_integer_arithmetic_without_traps() -> None:
     """Division by zero gives all ones, remainder by zero the dividend, and the least number over -1 wraps."""
     x = np.array([0, 1, 7, 0x80000000, 0xFFFFFFFF], np.uint32)
     for operation, expected in {
-        "div.u32 D, S, 0": [0xFFFFFFFF] * 5, "rem.u32 D, S, 0": x, "div.s32 D, S, 0": [0xFFFFFFFF] * 5,
-        "rem.s32 D, S, 0": x, "div.s32 D, S, -1": (0 - x.astype(np.int64)) & 0xFFFFFFFF, "rem.s32 D, S, -1": [0] * 5,
-        "shl.b32 D, S, 32": [0] * 5, "shr.u32 D, S, 40": [0] * 5, "shr.s32 D, S, 99": [0, 0, 0, 0xFFFFFFFF, 0xFFFFFFFF],
+        "div.u32 D, S, 0": [0xFFFFFFFF] * 5,
+        "rem.u32 D, S, 0": x,
+        "div.s32 D, S, 0": [0xFFFFFFFF] * 5,
+        "rem.s32 D, S, 0": x,
+        "div.s32 D, S, -1": (0 - x.astype(np.int64)) & 0xFFFFFFFF,
+        "rem.s32 D, S, -1": [0] * 5,
+        "shl.b32 D, S, 32": [0] * 5,
+        "shr.u32 D, S, 40": [0] * 5,
+        "shr.s32 D, S, 99": [0, 0, 0, 0xFFFFFFFF, 0xFFFFFFFF],
         "shr.u32 D, 0x80000000, S": [0x80000000, 0x40000000, 0x1000000, 0, 0],
     }.items():
         got = apply(operation, x, np.uint32, "b32", "b32")

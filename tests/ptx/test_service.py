@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from singularity_backend_fake.ptx.cache import Cache
 from singularity_backend_fake.ptx.errors import PtxError
 from singularity_backend_fake.ptx.service import Service
@@ -31,7 +30,8 @@ PTX = """.version 8.0
   red.global.add.u32 [%a1], 1; mov.u32 %r1, tile; st.shared.u32 [%r1], %r0;
   ret;
 }
-.visible .entry sum(.param .u64 a) { .reg .b64 %a; ld.param.u64 %a, [a]; red.global.add.f32 [%a], 0f3F800000; ret; }
+.visible .entry sum(.param .u64 a) { .reg .b64 %a; ld.param.u64 %a, [a]; red.global.add.f32 [%a], 0f3F800000;
+  ret; }
 """
 
 
@@ -52,11 +52,17 @@ def test_load_describes_kernels_parameters_and_variables(service: Service) -> No
     assert add[1:12] == ["add", "22", "256", "0", "0", "64", "2", "1", "0", "0", "0"]
     assert total[1] == "sum"
     assert total[5] == "1", "a floating-point atomic depends on the order of blocks"
-    assert words(answer, "param") == [["param", "0", "8"], ["param", "8", "12"], ["param", "20", "2"],
-                                      ["param", "0", "8"]]
-    assert words(answer, "global") == [["global", "table", "const", "8", "4", "0100000010000000"],
-                                       ["global", "pointer", "global", "8", "8", "0000000000000000"],
-                                       ["global", "zeros", "global", "64", "4", "-"]]
+    assert words(answer, "param") == [
+        ["param", "0", "8"],
+        ["param", "8", "12"],
+        ["param", "20", "2"],
+        ["param", "0", "8"],
+    ]
+    assert words(answer, "global") == [
+        ["global", "table", "const", "8", "4", "0100000010000000"],
+        ["global", "pointer", "global", "8", "8", "0000000000000000"],
+        ["global", "zeros", "global", "64", "4", "-"],
+    ]
     assert words(answer, "fixup") == [["fixup", "1", "0", "0", "4"]]
 
 
@@ -76,8 +82,9 @@ def test_compile_names_an_object_in_the_private_cache(service: Service, cache_di
     assert words(answer, "shared") == [["shared", "256"]]
 
 
-def test_another_process_finds_what_was_compiled(service: Service, cache_dir: Path,
-                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_process_finds_what_was_compiled(
+    service: Service, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Module and object outlive the service that made them; nothing is compiled anew."""
     answer = compiled(service)
     monkeypatch.setattr(Service, "build", lambda *a: pytest.fail("compiled again"))
@@ -97,9 +104,17 @@ def test_a_lost_object_is_made_again(service: Service) -> None:
     assert path.exists()
 
 
-@pytest.mark.parametrize(("request_text", "status"), [
-    ("0 add 1 1 1 0", 500), ("nonsense", 1), ("{module} add 0 1 1 0", 1), ("{module} add 2000 1 1 0", 1),
-    ("{module} nobody 1 1 1 0", 500), ("{module} add 1 1 1 ff", 1)])
+@pytest.mark.parametrize(
+    ("request_text", "status"),
+    [
+        ("0 add 1 1 1 0", 500),
+        ("nonsense", 1),
+        ("{module} add 0 1 1 0", 1),
+        ("{module} add 2000 1 1 0", 1),
+        ("{module} nobody 1 1 1 0", 500),
+        ("{module} add 1 1 1 ff", 1),
+    ],
+)
 def test_impossible_compile_requests_are_refused(service: Service, request_text: str, status: int) -> None:
     """A request for what is not there, or is no shape of a block, has a CUresult of its own."""
     module = words(service.load(PTX.encode()), "module")[0][1]
@@ -117,8 +132,11 @@ def test_cache_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
 
 class Process:
     def __init__(self) -> None:
-        self.child = subprocess.Popen([sys.executable, "-m", "singularity_backend_fake.ptx", "--serve"],
-                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.child = subprocess.Popen(
+            [sys.executable, "-m", "singularity_backend_fake.ptx", "--serve"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
 
     def ask(self, verb: int, payload: bytes) -> tuple[int, str]:
         return self.raw(struct.pack("<II", len(payload) + 4, verb) + payload)

@@ -1,8 +1,8 @@
 """`python -m singularity_backend_fake.ptx`: the PTX compiler of the in-memory device.
 
-    FILE.ptx                                 what LOAD says about the module
-    FILE.ptx --kernel K --block x,y,z        compiles; --emit llvm|opt|asm prints, --emit obj writes the object to -o FILE
-    --serve                                  the service that the device talks to
+FILE.ptx                                 what LOAD says about the module
+FILE.ptx --kernel K --block x,y,z        compiles; --emit llvm|opt|asm prints, --emit obj writes the object to
+-o FILE --serve                                  the service that the device talks to
 """
 
 from __future__ import annotations
@@ -15,9 +15,13 @@ from .errors import PtxError
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="ptx-compile", description="Compiles PTX kernels for the in-memory device.")
+    parser = argparse.ArgumentParser(
+        prog="ptx-compile", description="Compiles PTX kernels for the in-memory device."
+    )
     parser.add_argument("file", nargs="?", type=Path, help="PTX text")
-    parser.add_argument("--serve", action="store_true", help="answer requests on standard input until it ends")
+    parser.add_argument(
+        "--serve", action="store_true", help="answer requests on standard input until it ends"
+    )
     parser.add_argument("--kernel", help="kernel to compile (default: all that the module holds)")
     parser.add_argument("--block", default="128,1,1", help="block shape x,y,z (default: %(default)s)")
     parser.add_argument("--emit", choices=("llvm", "opt", "asm", "obj"), help="what to write")
@@ -29,10 +33,11 @@ def emit(options: argparse.Namespace) -> bytes:
     from .compiler import generate
     from .parser import parse
     from .target import assembly, object_code, optimise
+
     module = parse(options.file.read_text())
     names = [options.kernel] if options.kernel else [f.name for f in module.functions.values() if f.is_entry]
     sizes = [int(n) for n in options.block.split(",")]
-    x, y, z = (sizes + [1, 1])[:3]
+    x, y, z = ([*sizes, 1, 1])[:3]
     texts = []
     for name in names:
         compiled = generate(module, name, (x, y, z))
@@ -55,6 +60,7 @@ def main() -> int:
     options = arguments()
     if options.serve:
         from .serve import serve
+
         return serve()
     if options.file is None:
         print("ptx-compile: no file given (see --help)", file=sys.stderr)
@@ -68,6 +74,7 @@ def main() -> int:
                 sys.stdout.buffer.write(data)
         else:
             from .service import Service
+
             answer = Service().load(options.file.read_bytes())
             sys.stdout.write(answer)
             if options.kernel:

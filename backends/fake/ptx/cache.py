@@ -1,7 +1,8 @@
 """The object cache on disk: LOAD answers, PTX texts and objects, written whole or not at all.
 
-Default ~/.cache/singularity/ptx, or $SINGULARITY_FAKE_CACHE.  The directory is private (0700): what lies in it is
-run as code.  Entries are named by digests of everything that they depend on, so nothing is ever invalidated.
+Default ~/.cache/singularity/ptx, or $SINGULARITY_FAKE_CACHE.  The directory is private (0700): what lies in
+it is run as code.  Entries are named by digests of everything that they depend on, so nothing is ever
+invalidated.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ class CacheError(Exception):
 def compiler_digest() -> str:
     """Changes whenever the compiler's source, its ABI or llvmlite does."""
     import llvmlite
+
     digest = hashlib.sha256(f"{KERNEL_ABI} {llvmlite.__version__}".encode())
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.name.encode())
@@ -49,9 +51,13 @@ class Cache:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             info = self.root.stat()
         except OSError as error:
-            raise CacheError(f"cannot use the object cache {self.root}: {error}; set SINGULARITY_FAKE_CACHE") from error
+            raise CacheError(
+                f"cannot use the object cache {self.root}: {error}; set SINGULARITY_FAKE_CACHE"
+            ) from error
         if info.st_uid != os.getuid():
-            raise CacheError(f"the object cache {self.root} belongs to another user; set SINGULARITY_FAKE_CACHE")
+            raise CacheError(
+                f"the object cache {self.root} belongs to another user; set SINGULARITY_FAKE_CACHE"
+            )
         if stat.S_IMODE(info.st_mode) & 0o077:
             os.chmod(self.root, 0o700)
 

@@ -7,8 +7,18 @@ import re
 import sys
 from dataclasses import dataclass
 
-from . import (emit_alu, emit_atomic, emit_bits, emit_convert, emit_float, emit_math, emit_memory, emit_mma, emit_system,
-               emit_warp)
+from . import (
+    emit_alu,
+    emit_atomic,
+    emit_bits,
+    emit_convert,
+    emit_float,
+    emit_math,
+    emit_memory,
+    emit_mma,
+    emit_system,
+    emit_warp,
+)
 from .errors import NOT_FOUND, PtxError
 from .frame import Frame
 from .linear import Linear
@@ -19,9 +29,30 @@ from .ssa import cut_barriers, needs_fibers, to_ssa
 from .syntax import Function, Instruction, Module
 from .target import attributes, object_code, optimise
 
-_FAMILIES = (emit_alu, emit_atomic, emit_bits, emit_convert, emit_float, emit_math, emit_memory, emit_mma, emit_system,
-             emit_warp)  # they register their handlers when imported
-WARP_OPS = {"shfl", "vote", "match", "activemask", "redux", "mma", "ldmatrix", "stmatrix", "elect", "movmatrix"}
+_FAMILIES = (
+    emit_alu,
+    emit_atomic,
+    emit_bits,
+    emit_convert,
+    emit_float,
+    emit_math,
+    emit_memory,
+    emit_mma,
+    emit_system,
+    emit_warp,
+)  # they register their handlers when imported
+WARP_OPS = {
+    "shfl",
+    "vote",
+    "match",
+    "activemask",
+    "redux",
+    "mma",
+    "ldmatrix",
+    "stmatrix",
+    "elect",
+    "movmatrix",
+}
 sys.setrecursionlimit(20_000)
 
 
@@ -41,6 +72,7 @@ class Compiled:
 def uses_lanes(module: Module, kernel: Function) -> bool:
     """Whether the kernel can see which threads share a warp."""
     from .lower import Lowering
+
     for function in Lowering(module, kernel).reachable():
         for ins in function.body or ():
             if isinstance(ins, Instruction):
@@ -48,13 +80,16 @@ def uses_lanes(module: Module, kernel: Function) -> bool:
                     return True
                 for operand in ins.operands:
                     name = getattr(operand, "name", "")
-                    if name.startswith(("laneid", "lanemask", "warpid")) and operand.__class__.__name__ == "Special":
+                    if (
+                        name.startswith(("laneid", "lanemask", "warpid"))
+                        and operand.__class__.__name__ == "Special"
+                    ):
                         return True
     return False
 
 
 def choose_width(block: tuple[int, int, int], lanes: bool) -> int:
-    """Lanes per vector: 32 as the hardware has, unless a smaller number keeps %tid.x linear or wastes less."""
+    """Lanes per vector: 32 as in hardware, unless fewer keep %tid.x linear or waste less."""
     if lanes:
         return 32
     threads = block[0] * block[1] * block[2]
@@ -95,8 +130,15 @@ def generate(module: Module, name: str, block: tuple[int, int, int], width: int 
     body = frame.function(symbol)
     tail = helpers(set(frame.helpers), frame.declared)
     text = "\n".join([body, tail, *frame.declared.values(), ATTRIBUTES % (attributes(), attributes())])
-    return Compiled(symbol, "fiber" if flow.uses_fibers else "block", frame.spill_bytes, flow.static_shared,
-                    flow.local_bytes, text, layout.width)
+    return Compiled(
+        symbol,
+        "fiber" if flow.uses_fibers else "block",
+        frame.spill_bytes,
+        flow.static_shared,
+        flow.local_bytes,
+        text,
+        layout.width,
+    )
 
 
 def compile_kernel(module: Module, name: str, block: tuple[int, int, int]) -> tuple[Compiled, bytes]:

@@ -1,9 +1,9 @@
 """The core of the emitter: values in their shapes, masks, blocks and edges.
 
 A kernel becomes one LLVM function in text form (building text is several times faster than building objects).
-Values that cross blocks live in stack slots, which LLVM's SROA turns into registers; so this module need not make
-phis, and an edge of the linearised graph need not exist in the original one.  What the instructions compute is in
-the emit_* modules, which register themselves in HANDLERS.
+Values that cross blocks live in stack slots, which LLVM's SROA turns into registers; so this module need not
+make phis, and an edge of the linearised graph need not exist in the original one.  What the instructions
+compute is in the emit_* modules, which register themselves in HANDLERS.
 """
 
 from __future__ import annotations
@@ -12,25 +12,80 @@ import struct
 from collections.abc import Callable
 
 from .errors import PtxError, unsupported
-from .flow import Block, DynamicShared, FloatImm, Flow, GlobalAddress, Imm, Ins, ParamAddress, Source
+from .flow import Block, DynamicShared, Flow, GlobalAddress, Ins, ParamAddress, Source
 from .graph import Graph
 from .linear import Linear
 from .parser import TYPE_SIZE
 from .shapes import Fact, Layout, Shapes
-from .syntax import Special
+from .syntax import FloatImm, Imm, Special
 
-LLVM_TYPE = {"b8": "i8", "u8": "i8", "s8": "i8", "b16": "i16", "u16": "i16", "s16": "i16", "f16": "i16",
-             "bf16": "i16", "b32": "i32", "u32": "i32", "s32": "i32", "f32": "float", "f16x2": "i32",
-             "bf16x2": "i32", "b64": "i64", "u64": "i64", "s64": "i64", "f64": "double", "b128": "i128", "pred": "i1"}
-BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "i128": 128, "half": 16, "bfloat": 16, "float": 32,
-        "double": 64}
+LLVM_TYPE = {
+    "b8": "i8",
+    "u8": "i8",
+    "s8": "i8",
+    "b16": "i16",
+    "u16": "i16",
+    "s16": "i16",
+    "f16": "i16",
+    "bf16": "i16",
+    "b32": "i32",
+    "u32": "i32",
+    "s32": "i32",
+    "f32": "float",
+    "f16x2": "i32",
+    "bf16x2": "i32",
+    "b64": "i64",
+    "u64": "i64",
+    "s64": "i64",
+    "f64": "double",
+    "b128": "i128",
+    "pred": "i1",
+}
+BITS = {
+    "i1": 1,
+    "i8": 8,
+    "i16": 16,
+    "i32": 32,
+    "i64": 64,
+    "i128": 128,
+    "half": 16,
+    "bfloat": 16,
+    "float": 32,
+    "double": 64,
+}
 SHORT = {"half": "f16", "bfloat": "bf16", "float": "f32", "double": "f64"}
 
 Handler = Callable[["Emitter", Ins], None]
 HANDLERS: dict[str, Handler] = {}
-EFFECT_OPS = {"ld", "ldu", "st", "atom", "red", "shfl", "vote", "match", "activemask", "redux", "mma", "ldmatrix",
-              "stmatrix", "bar", "barrier", "trap", "$vprintf", "$__assertfail", "nanosleep", "cp", "$spill", "$arrive",
-              "$reload", "div", "rem", "brkpt", "elect"}
+EFFECT_OPS = {
+    "ld",
+    "ldu",
+    "st",
+    "atom",
+    "red",
+    "shfl",
+    "vote",
+    "match",
+    "activemask",
+    "redux",
+    "mma",
+    "ldmatrix",
+    "stmatrix",
+    "bar",
+    "barrier",
+    "trap",
+    "$vprintf",
+    "$__assertfail",
+    "nanosleep",
+    "cp",
+    "$spill",
+    "$arrive",
+    "$reload",
+    "div",
+    "rem",
+    "brkpt",
+    "elect",
+}
 SMALL_BLOCK = 8
 
 
@@ -39,6 +94,7 @@ def handles(*names: str) -> Callable[[Handler], Handler]:
         for name in names:
             HANDLERS[name] = handler
         return handler
+
     return register
 
 
@@ -187,11 +243,11 @@ class Emitter:
                         escapes.add(value)
             for ins in block.ins:
                 for s in ins.src:
-                    if s.__class__ is int and where.get(s) != block.index:  # type: ignore[call-overload]
-                        escapes.add(s)  # type: ignore[arg-type]
-            value = block.term.value
-            if isinstance(value, int) and value >= 0 and where.get(value) != block.index:
-                escapes.add(value)
+                    if isinstance(s, int) and where.get(s) != block.index:
+                        escapes.add(s)
+            tested = block.term.value
+            if isinstance(tested, int) and tested >= 0 and where.get(tested) != block.index:
+                escapes.add(tested)
         return escapes
 
     def find_blended(self) -> set[int]:
@@ -224,7 +280,9 @@ class Emitter:
     def splat(self, name: str, kind: str) -> str:
         w = self.W
         first = self.op(f"insertelement <{w} x {kind}> poison, {kind} {name}, i64 0")
-        return self.op(f"shufflevector <{w} x {kind}> {first}, <{w} x {kind}> poison, <{w} x i32> zeroinitializer")
+        return self.op(
+            f"shufflevector <{w} x {kind}> {first}, <{w} x {kind}> poison, <{w} x i32> zeroinitializer"
+        )
 
     def iota(self, kind: str, stride: int) -> str:
         """A vector constant 0, stride, 2 * stride..., named once, since it is long."""
@@ -253,7 +311,11 @@ class Emitter:
         if found is not None:
             return found
         if source < 0 or source not in self.home:
-            return "zeroinitializer" if vector else ("0x0000000000000000" if kind in ("float", "double") else "0")
+            return (
+                "zeroinitializer"
+                if vector
+                else ("0x0000000000000000" if kind in ("float", "double") else "0")
+            )
         home, is_vector = self.home[source]
         if kind != home:
             if BITS[home] < BITS[kind] and vector and not is_vector and self.shape(source) not in (0, None):
@@ -398,9 +460,13 @@ class Emitter:
         raise unsupported(f"special register `%{name}`", self.line)
 
     def lane_mask(self, which: str) -> str:
-        table = {"eq": lambda i: 1 << i, "lt": lambda i: (1 << i) - 1, "le": lambda i: (2 << i) - 1,
-                 "gt": lambda i: ~((2 << i) - 1), "ge": lambda i: ~((1 << i) - 1)}[which]
-        values = [table(i) & 0xFFFFFFFF for i in range(self.W)]
+        def bits(i: int) -> int:
+            one = 1 << i
+            return {"eq": one, "lt": one - 1, "le": 2 * one - 1, "gt": ~(2 * one - 1), "ge": ~(one - 1)}[
+                which
+            ]
+
+        values = [bits(i) & 0xFFFFFFFF for i in range(self.W)]
         return "<" + ", ".join(f"i32 {v - (1 << 32) if v >> 31 else v}" for v in values) + ">"
 
     def clock(self, head: str) -> tuple[str, str, bool]:
@@ -480,22 +546,25 @@ class Emitter:
             self.emit_block(self.flow.blocks[b])
 
     def needs_check(self, block: Block) -> bool:
-        """Whether a block, or one that runs under its mask without asking again, must be left alone when no lane
-        wants it."""
+        """Whether a block, or one that runs under its mask without asking again, must be left alone when no
+        lane wants it."""
         if not self.tenants:
             for b in self.linear.order:
                 self.tenants.setdefault(self.linear.mask.get(b, 0), []).append(b)
         return any(self.has_effects(self.flow.blocks[b]) for b in self.tenants[block.index])
 
     def has_effects(self, block: Block) -> bool:
-        if len(block.ins) > SMALL_BLOCK or any(i.op in EFFECT_OPS for i in block.ins) or block.term.kind == "barrier":
+        if (
+            len(block.ins) > SMALL_BLOCK
+            or any(i.op in EFFECT_OPS for i in block.ins)
+            or block.term.kind == "barrier"
+        ):
             return True
         if block.term.kind not in ("br", "cond"):
             return block.term.kind != "exit"
         for t in block.succs:
-            if t in self.linear.latch_of:
-                if t not in self.blended and self.flow.blocks[t].phis:
-                    return True
+            if t in self.linear.latch_of and t not in self.blended and self.flow.blocks[t].phis:
+                return True
             for phi in self.flow.blocks[t].phis:
                 if t not in self.blended or not self.is_vector(phi.dst):
                     return True
@@ -634,7 +703,7 @@ class Emitter:
         ordered = names[::-1] if block.term.negated else names
         self.put(f"br i1 {condition}, label %{ordered[0]}, label %{ordered[1]}")
         saved = dict(self.cache)
-        for name, to in zip(names, block.succs):
+        for name, to in zip(names, block.succs, strict=False):
             self.cache = dict(saved)
             self.label(name)
             self.edge(block, to, None)
@@ -660,7 +729,7 @@ class Emitter:
             condition = self.vector(block.term.value, "i1")
             inverse = self.op(f"xor <{w} x i1> {condition}, splat (i1 true)")
             pair = [inverse, condition] if block.term.negated else [condition, inverse]
-            edges = list(zip(block.succs, pair))
+            edges = list(zip(block.succs, pair, strict=False))
         else:
             index = self.vector(block.term.value, "i32")
             edges = []
@@ -678,4 +747,5 @@ class Emitter:
     # ---- filled in by emit_memory -------------------------------------------------------------------
     def collect_groups(self, block: Block) -> None:
         from .emit_memory import collect_groups
+
         collect_groups(self, block)

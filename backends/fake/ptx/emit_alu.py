@@ -41,7 +41,9 @@ def binary(e: Emitter, ins: Ins, text: str, kind: str) -> None:
     e.define(ins.dst[0], e.op(f"{text} {e.ty(kind, vector)} {x}, {y}"), kind, vector)
 
 
-def intrinsic(e: Emitter, name: str, kind: str, vector: bool, *arguments: str, tail: str = "", tail_type: str = "") -> str:
+def intrinsic(
+    e: Emitter, name: str, kind: str, vector: bool, *arguments: str, tail: str = "", tail_type: str = ""
+) -> str:
     """Calls llvm.<name>.<type> on values of one type."""
     t, full = e.ty(kind, vector), f"llvm.{name}.{e.suffix(kind, vector)}"
     types = ", ".join([t] * len(arguments)) + (f", {tail_type}" if tail else "")
@@ -97,6 +99,7 @@ def add(e: Emitter, ins: Ins) -> None:
     kind = type_of(ins)
     if kind[0] in "f" or kind in ("bf16", "bf16x2"):
         from .emit_float import float_add
+
         float_add(e, ins)
         return
     only(e, ins, "cc", "sat")
@@ -109,7 +112,9 @@ def add(e: Emitter, ins: Ins) -> None:
             raise e.unsupported(ins)
         a, b = operands(ins, 2)
         vector = e.is_vector(ins.dst[0])
-        name = intrinsic(e, f"s{ins.op}.sat", llvm, vector, e.value(a, llvm, vector), e.value(b, llvm, vector))
+        name = intrinsic(
+            e, f"s{ins.op}.sat", llvm, vector, e.value(a, llvm, vector), e.value(b, llvm, vector)
+        )
         e.define(ins.dst[0], name, llvm, vector)
     else:
         binary(e, ins, ins.op, llvm)
@@ -125,7 +130,7 @@ def add_carry(e: Emitter, ins: Ins) -> None:
 
 # ---- widening and multiplication --------------------------------------------------------------------
 def widen(e: Emitter, source: Source, kind: str, to: str, signed: bool, vector: bool) -> str:
-    """A narrower integer as a wider one.  A linear operand stays linear: guarded where a wrap is thinkable."""
+    """A narrower integer as a wider one.  A linear operand stays linear, with a guard where it may wrap."""
     how = "sext" if signed else "zext"
     fact = e.fact(source)
     if vector or fact.stride == 0:
@@ -210,6 +215,7 @@ def mul(e: Emitter, ins: Ins) -> None:
     kind = type_of(ins)
     if kind[0] == "f" or kind[0:2] == "bf":
         from .emit_float import float_mul
+
         float_mul(e, ins)
         return
     only(e, ins, "lo", "hi", "wide")
@@ -224,6 +230,7 @@ def mad(e: Emitter, ins: Ins) -> None:
     kind = type_of(ins)
     if kind[0] == "f":
         from .emit_float import fused
+
         fused(e, ins)
         return
     only(e, ins, "lo", "hi", "wide", "cc", "sat")
@@ -266,10 +273,11 @@ def mul24(e: Emitter, ins: Ins) -> None:
 
 @handles("div", "rem")
 def divide(e: Emitter, ins: Ins) -> None:
-    """Division by zero gives all ones (and the remainder the dividend), as the hardware does; never a trap."""
+    """Division by zero gives all ones (and the remainder the dividend), as in hardware; never a trap."""
     kind = type_of(ins)
     if kind[0] == "f" or kind[0:2] == "bf":
         from .emit_float import float_div
+
         float_div(e, ins)
         return
     only(e, ins)
@@ -292,7 +300,11 @@ def divide(e: Emitter, ins: Ins) -> None:
     safe = e.op(f"select {bit} {bad}, {t} {const(e, llvm, 1, vector)}, {t} {y}")
     name = e.op(f"{text} {t} {x}, {safe}")
     if signed:
-        instead = e.op(f"sub {t} {const(e, llvm, 0, vector)}, {x}") if ins.op == "div" else const(e, llvm, 0, vector)
+        instead = (
+            e.op(f"sub {t} {const(e, llvm, 0, vector)}, {x}")
+            if ins.op == "div"
+            else const(e, llvm, 0, vector)
+        )
         name = e.op(f"select {bit} {minus}, {t} {instead}, {t} {name}")
     instead = const(e, llvm, -1, vector) if ins.op == "div" else x
     e.define(ins.dst[0], e.op(f"select {bit} {zero}, {t} {instead}, {t} {name}"), llvm, vector)
@@ -356,7 +368,12 @@ def shift(e: Emitter, ins: Ins) -> None:
 
 @handles("shf")
 def funnel(e: Emitter, ins: Ins) -> None:
-    if len(ins.mods) != 3 or ins.mods[0] not in "lr" or ins.mods[1] not in ("wrap", "clamp") or ins.mods[2] != "b32":
+    if (
+        len(ins.mods) != 3
+        or ins.mods[0] not in "lr"
+        or ins.mods[1] not in ("wrap", "clamp")
+        or ins.mods[2] != "b32"
+    ):
         raise e.unsupported(ins)
     low, high, amount = operands(ins, 3)
     vector = e.is_vector(ins.dst[0])
@@ -375,6 +392,7 @@ def sign(e: Emitter, ins: Ins) -> None:
     kind = type_of(ins)
     if kind[0] == "f" or kind[:2] == "bf":
         from .emit_float import float_sign
+
         float_sign(e, ins)
         return
     only(e, ins)
@@ -393,6 +411,7 @@ def extreme(e: Emitter, ins: Ins) -> None:
     kind = type_of(ins)
     if kind[0] == "f" or kind[:2] == "bf":
         from .emit_float import float_extreme
+
         float_extreme(e, ins)
         return
     if kind in ("u16x2", "s16x2"):
@@ -401,8 +420,14 @@ def extreme(e: Emitter, ins: Ins) -> None:
     llvm = LLVM_TYPE[kind]
     a, b = operands(ins, 2)
     vector = e.is_vector(ins.dst[0])
-    name = intrinsic(e, ("s" if kind[0] == "s" else "u") + ins.op, llvm, vector, e.value(a, llvm, vector),
-                     e.value(b, llvm, vector))
+    name = intrinsic(
+        e,
+        ("s" if kind[0] == "s" else "u") + ins.op,
+        llvm,
+        vector,
+        e.value(a, llvm, vector),
+        e.value(b, llvm, vector),
+    )
     if "relu" in ins.mods:
         name = intrinsic(e, "smax", llvm, vector, name, const(e, llvm, 0, vector))
     e.define(ins.dst[0], name, llvm, vector)
@@ -410,14 +435,29 @@ def extreme(e: Emitter, ins: Ins) -> None:
 
 # ---- comparison and selection ----------------------------------------------------------------------
 INTEGER_TESTS = {"eq": "eq", "ne": "ne", "lo": "ult", "ls": "ule", "hi": "ugt", "hs": "uge"}
-FLOAT_TESTS = {"eq": "oeq", "ne": "one", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "equ": "ueq", "neu": "une",
-               "ltu": "ult", "leu": "ule", "gtu": "ugt", "geu": "uge", "num": "ord", "nan": "uno"}
+FLOAT_TESTS = {
+    "eq": "oeq",
+    "ne": "one",
+    "lt": "olt",
+    "le": "ole",
+    "gt": "ogt",
+    "ge": "oge",
+    "equ": "ueq",
+    "neu": "une",
+    "ltu": "ult",
+    "leu": "ule",
+    "gtu": "ugt",
+    "geu": "uge",
+    "num": "ord",
+    "nan": "uno",
+}
 
 
 def comparison(e: Emitter, ins: Ins, test: str, kind: str, vector: bool) -> str:
     a, b = ins.src[0], ins.src[1]
     if kind[0] == "f" or kind[:2] == "bf":
         from .emit_float import float_operand
+
         if test not in FLOAT_TESTS or kind in ("f16x2", "bf16x2"):
             raise e.unsupported(ins)
         x, real = float_operand(e, a, kind, vector, "ftz" in ins.mods)
@@ -451,7 +491,7 @@ def compare(e: Emitter, ins: Ins) -> None:
     if boolean:
         other = e.value(ins.src[2], "i1", vector)
         results = [e.op(f"{boolean} {t} {r}, {other}") for r in results]
-    for value, name in zip(ins.dst, results):
+    for value, name in zip(ins.dst, results, strict=False):
         if ins.op == "setp":
             e.define(value, name, "i1", vector)
         else:
@@ -502,9 +542,12 @@ def select_by_sign(e: Emitter, ins: Ins) -> None:
     vector = e.is_vector(ins.dst[0])
     llvm = LLVM_TYPE[mods[0]]
     if mods[1] == "s32":
-        flag = e.op(f"icmp sge {e.ty('i32', vector)} {e.value(c, 'i32', vector)}, {const(e, 'i32', 0, vector)}")
+        flag = e.op(
+            f"icmp sge {e.ty('i32', vector)} {e.value(c, 'i32', vector)}, {const(e, 'i32', 0, vector)}"
+        )
     else:
         from .emit_float import float_operand
+
         x, _ = float_operand(e, c, "f32", vector, "ftz" in ins.mods)
         flag = e.op(f"fcmp oge {e.ty('float', vector)} {x}, {const(e, 'float', 0, vector)}")
     t = e.ty(llvm, vector)

@@ -1,8 +1,8 @@
 """atom and red: one lane after the other, in lane order, so that results do not depend on anything else.
 
-Global memory is shared with blocks on other threads, so each lane's update is a real atomic; shared memory belongs
-to the one thread that runs the block, so there it is a plain read, change and write.  Integer reductions to one
-address without a result are combined first.
+Global memory is shared with blocks on other threads, so each lane's update is a real atomic; shared memory
+belongs to the one thread that runs the block, so there it is a plain read, change and write.  Integer
+reductions to one address without a result are combined first.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from .emit_float import float_to_half, half_to_float
 from .emit_memory import ATOMIC, ORDERINGS, SCOPES, SPACES, address, check_range
 from .emit_system import end_lane_loop, lane_loop
 from .emit_warp import reduce_lanes
-from .errors import invalid
 from .flow import Ins, Source
 from .parser import TYPE_SIZE
 
@@ -43,7 +42,14 @@ def decode(e: Emitter, ins: Ins) -> Atomic:
             op = m
         elif m not in ORDERS and m not in SCOPES and m not in ("noftz",):
             raise e.unsupported(ins)
-    floats = {"f32": {"add"}, "f64": {"add"}, "f16": {"add"}, "bf16": {"add"}, "f16x2": {"add"}, "bf16x2": {"add"}}
+    floats = {
+        "f32": {"add"},
+        "f64": {"add"},
+        "f16": {"add"},
+        "bf16": {"add"},
+        "f16x2": {"add"},
+        "bf16x2": {"add"},
+    }
     allowed = floats.get(kind, OPS)
     if not op or kind not in TYPE_SIZE or op not in allowed or kind == "b128":
         raise e.unsupported(ins)
@@ -80,8 +86,14 @@ def atomic(e: Emitter, ins: Ins) -> None:
     check_range(e, space, ins.src[0], [(ins.offsets[0], size, ATOMIC)], size)
     e.put('call void asm sideeffect "", "~{memory}"()')
     uniform = e.shape(ins.src[0]) == 0
-    if ins.op == "red" and uniform and found.op in ("add", "min", "max", "and", "or", "xor") and found.llvm[0] == "i" \
-            and found.kind[0] in "usb" and not found.kind.startswith("bf"):
+    if (
+        ins.op == "red"
+        and uniform
+        and found.op in ("add", "min", "max", "and", "or", "xor")
+        and found.llvm[0] == "i"
+        and found.kind[0] in "usb"
+        and not found.kind.startswith("bf")
+    ):
         combined(e, ins, found, space)
         return
     one_by_one(e, ins, found, space)
@@ -136,8 +148,14 @@ def update(e: Emitter, found: Atomic, space: str, pointer: str, value: str, othe
         pair = e.op(f"cmpxchg ptr {pointer}, {kind} {value}, {kind} {other} seq_cst seq_cst, align {size}")
         return e.op(f"extractvalue {{ {kind}, i1 }} {pair}, 0")
     signed = "" if found.kind[0] == "s" else "u"
-    name = {"add": "fadd" if kind in ("float", "double") else "add", "min": signed + "min", "max": signed + "max",
-            "exch": "xchg", "inc": "uinc_wrap", "dec": "udec_wrap"}.get(found.op, found.op)
+    name = {
+        "add": "fadd" if kind in ("float", "double") else "add",
+        "min": signed + "min",
+        "max": signed + "max",
+        "exch": "xchg",
+        "inc": "uinc_wrap",
+        "dec": "udec_wrap",
+    }.get(found.op, found.op)
     return e.op(f"atomicrmw {name} ptr {pointer}, {kind} {value} seq_cst, align {size}")
 
 
@@ -167,7 +185,9 @@ def changed(e: Emitter, found: Atomic, old: str, value: str, other: str) -> str:
 def half_sum(e: Emitter, kind: str, old: str, value: str) -> str:
     """Sum of two 16-bit floats, or of two pairs of them."""
     if not kind.endswith("x2"):
-        total = e.op(f"fadd float {half_to_float(e, old, kind, False)}, {half_to_float(e, value, kind, False)}")
+        total = e.op(
+            f"fadd float {half_to_float(e, old, kind, False)}, {half_to_float(e, value, kind, False)}"
+        )
         return float_to_half(e, total, kind, False)
     parts = []
     for shift in (0, 16):

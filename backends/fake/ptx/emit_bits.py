@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from .emit import BITS, LLVM_TYPE, Emitter, handles
 from .emit_alu import const, intrinsic, only, operands, type_of
-from .flow import Imm, Ins, Source
+from .flow import Ins, Source
+from .syntax import Imm
 
 
 @handles("popc", "clz")
@@ -27,7 +28,12 @@ def reverse(e: Emitter, ins: Ins) -> None:
     only(e, ins)
     kind = LLVM_TYPE[type_of(ins, {"b32", "b64"})]
     vector = e.is_vector(ins.dst[0])
-    e.define(ins.dst[0], intrinsic(e, "bitreverse", kind, vector, e.value(operands(ins, 1)[0], kind, vector)), kind, vector)
+    e.define(
+        ins.dst[0],
+        intrinsic(e, "bitreverse", kind, vector, e.value(operands(ins, 1)[0], kind, vector)),
+        kind,
+        vector,
+    )
 
 
 @handles("bfind")
@@ -42,7 +48,11 @@ def find(e: Emitter, ins: Ins) -> None:
     if ptx[0] == "s":
         x = e.op(f"xor {t} {x}, {e.op(f'ashr {t} {x}, {const(e, kind, BITS[kind] - 1, vector)}')}")
     zeros = intrinsic(e, "ctlz", kind, vector, x, tail="false", tail_type="i1")
-    name = zeros if "shiftamt" in ins.mods else e.op(f"sub {t} {const(e, kind, BITS[kind] - 1, vector)}, {zeros}")
+    name = (
+        zeros
+        if "shiftamt" in ins.mods
+        else e.op(f"sub {t} {const(e, kind, BITS[kind] - 1, vector)}, {zeros}")
+    )
     none = e.op(f"icmp eq {t} {x}, {const(e, kind, 0, vector)}")
     name = e.op(f"select {e.ty('i1', vector)} {none}, {t} {const(e, kind, -1, vector)}, {t} {name}")
     if kind == "i64":
@@ -83,7 +93,9 @@ def extract(e: Emitter, ins: Ins) -> None:
     room = e.op(f"select {bit} {either}, {t} {const(e, kind, 0, vector)}, {t} {room}")
     name = e.op(f"shl {t} {moved}, {room}")
     name = e.op(f"{'ashr' if signed else 'lshr'} {t} {name}, {room}")
-    e.define(ins.dst[0], e.op(f"select {bit} {empty}, {t} {const(e, kind, 0, vector)}, {t} {name}"), kind, vector)
+    e.define(
+        ins.dst[0], e.op(f"select {bit} {empty}, {t} {const(e, kind, 0, vector)}, {t} {name}"), kind, vector
+    )
 
 
 @handles("bfi")
@@ -98,12 +110,16 @@ def insert(e: Emitter, ins: Ins) -> None:
     position, length = field(e, c, kind, vector), field(e, d, kind, vector)
     limit, top = const(e, kind, bits, vector), const(e, kind, bits - 1, vector)
     short = e.op(f"icmp ult {t} {length}, {limit}")
-    ones = e.op(f"shl {t} {const(e, kind, -1, vector)}, {e.op(f'select {bit} {short}, {t} {length}, {t} {top}')}")
+    ones = e.op(
+        f"shl {t} {const(e, kind, -1, vector)}, {e.op(f'select {bit} {short}, {t} {length}, {t} {top}')}"
+    )
     ones = e.op(f"xor {t} {ones}, {const(e, kind, -1, vector)}")
     ones = e.op(f"select {bit} {short}, {t} {ones}, {t} {const(e, kind, -1, vector)}")
     inside = e.op(f"icmp ult {t} {position}, {limit}")
     safe = e.op(f"select {bit} {inside}, {t} {position}, {t} {top}")
-    mask = e.op(f"select {bit} {inside}, {t} {e.op(f'shl {t} {ones}, {safe}')}, {t} {const(e, kind, 0, vector)}")
+    mask = e.op(
+        f"select {bit} {inside}, {t} {e.op(f'shl {t} {ones}, {safe}')}, {t} {const(e, kind, 0, vector)}"
+    )
     new = e.op(f"and {t} {e.op(f'shl {t} {x}, {safe}')}, {mask}")
     inverse = e.op(f"xor {t} {mask}, {const(e, kind, -1, vector)}")
     old = e.op(f"and {t} {y}, {inverse}")
@@ -113,8 +129,15 @@ def insert(e: Emitter, ins: Ins) -> None:
 @handles("prmt")
 def permute(e: Emitter, ins: Ins) -> None:
     """Picks four bytes of the eight of {b, a}; bit 3 of a selector replicates the sign instead."""
-    if ins.mods not in (("b32",), ("b32", "f4e"), ("b32", "b4e"), ("b32", "rc8"), ("b32", "ecl"), ("b32", "ecr"),
-                        ("b32", "rc16")):
+    if ins.mods not in (
+        ("b32",),
+        ("b32", "f4e"),
+        ("b32", "b4e"),
+        ("b32", "rc8"),
+        ("b32", "ecl"),
+        ("b32", "ecr"),
+        ("b32", "rc16"),
+    ):
         raise e.unsupported(ins)
     a, b, c = operands(ins, 3)
     vector = e.is_vector(ins.dst[0])
@@ -159,18 +182,22 @@ def selected_byte(e: Emitter, both: str, selector: str, shift: int, vector: bool
 
 def moded_byte(e: Emitter, both: str, selector: str, mode: str, i: int, vector: bool) -> str:
     """Byte i in the special modes, by a table over the two low bits of the selector."""
-    table = {"f4e": [[0, 1, 2, 3], [1, 2, 3, 4], [2, 3, 4, 5], [3, 4, 5, 6]],
-             "b4e": [[0, 7, 6, 5], [1, 0, 7, 6], [2, 1, 0, 7], [3, 2, 1, 0]],
-             "rc8": [[0] * 4, [1] * 4, [2] * 4, [3] * 4],
-             "ecl": [[0, 1, 2, 3], [1, 1, 2, 3], [2, 2, 2, 3], [3, 3, 3, 3]],
-             "ecr": [[0, 0, 0, 0], [0, 1, 1, 1], [0, 1, 2, 2], [0, 1, 2, 3]],
-             "rc16": [[0, 1, 0, 1], [2, 3, 2, 3], [0, 1, 0, 1], [2, 3, 2, 3]]}[mode]
+    table = {
+        "f4e": [[0, 1, 2, 3], [1, 2, 3, 4], [2, 3, 4, 5], [3, 4, 5, 6]],
+        "b4e": [[0, 7, 6, 5], [1, 0, 7, 6], [2, 1, 0, 7], [3, 2, 1, 0]],
+        "rc8": [[0] * 4, [1] * 4, [2] * 4, [3] * 4],
+        "ecl": [[0, 1, 2, 3], [1, 1, 2, 3], [2, 2, 2, 3], [3, 3, 3, 3]],
+        "ecr": [[0, 0, 0, 0], [0, 1, 1, 1], [0, 1, 2, 2], [0, 1, 2, 3]],
+        "rc16": [[0, 1, 0, 1], [2, 3, 2, 3], [0, 1, 0, 1], [2, 3, 2, 3]],
+    }[mode]
     t32 = e.ty("i32", vector)
     choice = e.op(f"and {t32} {selector}, {const(e, 'i32', 3, vector)}")
     index = const(e, "i32", table[0][i], vector)
     for k in range(1, 4):
         here = e.op(f"icmp eq {t32} {choice}, {const(e, 'i32', k, vector)}")
-        index = e.op(f"select {e.ty('i1', vector)} {here}, {t32} {const(e, 'i32', table[k][i], vector)}, {t32} {index}")
+        index = e.op(
+            f"select {e.ty('i1', vector)} {here}, {t32} {const(e, 'i32', table[k][i], vector)}, {t32} {index}"
+        )
     return byte_at(e, both, index, vector)
 
 
@@ -202,7 +229,8 @@ def absolute_difference(e: Emitter, ins: Ins) -> None:
     t = e.ty(kind, vector)
     a, b, c = (e.value(s, kind, vector) for s in operands(ins, 3))
     s = "s" if ptx[0] == "s" else "u"
-    difference = e.op(f"sub {t} {intrinsic(e, s + 'max', kind, vector, a, b)}, {intrinsic(e, s + 'min', kind, vector, a, b)}")
+    larger, smaller = (intrinsic(e, s + which, kind, vector, a, b) for which in ("max", "min"))
+    difference = e.op(f"sub {t} {larger}, {smaller}")
     e.define(ins.dst[0], e.op(f"add {t} {difference}, {c}"), kind, vector)
 
 
@@ -239,7 +267,7 @@ def piece(e: Emitter, x: str, at: int, width: int, signed: bool, vector: bool) -
 
 @handles("bmsk")
 def make_mask(e: Emitter, ins: Ins) -> None:
-    if ins.mods not in (("clamp", "b32"), ("wrap", "b32")):
+    if len(ins.mods) != 2 or ins.mods[0] not in ("clamp", "wrap") or ins.mods[1] != "b32":
         raise e.unsupported(ins)
     vector = e.is_vector(ins.dst[0])
     t, bit = e.ty("i32", vector), e.ty("i1", vector)
@@ -249,9 +277,16 @@ def make_mask(e: Emitter, ins: Ins) -> None:
         position = e.op(f"and {t} {position}, {low}")
         length = e.op(f"and {t} {length}, {low}")
     short = e.op(f"icmp ult {t} {length}, {limit}")
-    ones = e.op(f"shl {t} {const(e, 'i32', -1, vector)}, {e.op(f'select {bit} {short}, {t} {length}, {t} {low}')}")
+    ones = e.op(
+        f"shl {t} {const(e, 'i32', -1, vector)}, {e.op(f'select {bit} {short}, {t} {length}, {t} {low}')}"
+    )
     ones = e.op(f"xor {t} {ones}, {const(e, 'i32', -1, vector)}")
     ones = e.op(f"select {bit} {short}, {t} {ones}, {t} {const(e, 'i32', -1, vector)}")
     inside = e.op(f"icmp ult {t} {position}, {limit}")
     moved = e.op(f"shl {t} {ones}, {e.op(f'select {bit} {inside}, {t} {position}, {t} {low}')}")
-    e.define(ins.dst[0], e.op(f"select {bit} {inside}, {t} {moved}, {t} {const(e, 'i32', 0, vector)}"), "i32", vector)
+    e.define(
+        ins.dst[0],
+        e.op(f"select {bit} {inside}, {t} {moved}, {t} {const(e, 'i32', 0, vector)}"),
+        "i32",
+        vector,
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .emit import BITS, LLVM_TYPE, Emitter, handles
 from .emit_alu import const, intrinsic, operands, widen
-from .emit_float import (ROUNDINGS, finish, float_operand, float_to_half, flush, relu, saturate)
+from .emit_float import ROUNDINGS, finish, float_operand, float_to_half, flush, relu, saturate
 from .errors import PtxError, invalid
 from .flow import Ins, Source
 from .parser import TYPE_SIZE
@@ -32,6 +32,7 @@ def convert(e: Emitter, ins: Ins) -> None:
     to, source = kinds
     if "x2" in source or to in ("e4m3x2", "e5m2x2"):
         from .emit_float8 import convert_float8
+
         convert_float8(e, ins, to, source)
         return
     if to in ("f16x2", "bf16x2"):
@@ -63,7 +64,9 @@ def store_integer(e: Emitter, ins: Ins, name: str, kind: str, vector: bool) -> N
     home = e.float_kind[value]
     if BITS[home] > BITS[have]:
         to = f"i{BITS[home]}"
-        name = e.op(f"{'sext' if kind[0] == 's' else 'zext'} {e.ty(have, vector)} {name} to {e.ty(to, vector)}")
+        name = e.op(
+            f"{'sext' if kind[0] == 's' else 'zext'} {e.ty(have, vector)} {name} to {e.ty(to, vector)}"
+        )
         have = to
     e.define(value, name, have, vector)
 
@@ -91,7 +94,11 @@ def clamp(e: Emitter, name: str, wide: str, to: str, signed: bool, vector: bool)
     low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if to[0] == "s" else (0, (1 << bits) - 1)
     if signed:
         name = intrinsic(e, "smax", wide, vector, name, const(e, wide, low, vector))
-        return name if high >= 1 << 63 else intrinsic(e, "smin", wide, vector, name, const(e, wide, high, vector))
+        return (
+            name
+            if high >= 1 << 63
+            else intrinsic(e, "smin", wide, vector, name, const(e, wide, high, vector))
+        )
     return intrinsic(e, "umin", wide, vector, name, const(e, wide, high, vector))
 
 
@@ -111,6 +118,7 @@ def integer_to_float(e: Emitter, ins: Ins, to: str, source: str, operand: Source
     exact = BITS[a] <= (53 if real == "double" else 24) - (1 if BITS[a] == 64 else 0)
     if mode != "rn" and not (exact and to in ("f32", "f64")):
         from .emit_rounding import directed_from_integer
+
         if to in ("f16", "bf16"):
             finish(e, ins, directed_half(e, name, to, mode, vector), to, vector)
             return
@@ -136,7 +144,9 @@ def odd_float(e: Emitter, x: str, kind: str, signed: bool, vector: bool) -> str:
     if signed:
         negative = e.op(f"icmp slt {t} {x}, {const(e, kind, 0, vector)}")
         minus = e.op(f"fneg {e.ty('float', vector)} {name}")
-        name = e.op(f"select {bit} {negative}, {e.ty('float', vector)} {minus}, {e.ty('float', vector)} {name}")
+        name = e.op(
+            f"select {bit} {negative}, {e.ty('float', vector)} {minus}, {e.ty('float', vector)} {name}"
+        )
     del t32
     return name
 
@@ -156,7 +166,9 @@ def float_to_integer(e: Emitter, ins: Ins, to: str, source: str, operand: Source
     name = f"llvm.{how}.sat.{e.suffix(llvm, vector)}.{e.suffix(real, vector)}"
     e.declare(name, t, f)
     result = e.op(f"call {t} @{name}({f} {x})")
-    if source == "f64" or BITS[llvm] == 64:  # there NaN becomes the highest bit alone; elsewhere 0, which LLVM gives
+    if (
+        source == "f64" or BITS[llvm] == 64
+    ):  # there NaN becomes the highest bit alone; elsewhere 0, which LLVM gives
         nan = e.op(f"fcmp uno {f} {x}, {x}")
         highest = const(e, llvm, 1 << BITS[llvm] - 1, vector)
         result = e.op(f"select {e.ty('i1', vector)} {nan}, {t} {highest}, {t} {result}")
@@ -179,6 +191,7 @@ def float_to_float(e: Emitter, ins: Ins, to: str, source: str, operand: Source, 
             x = narrow_to_odd(e, x, vector)
         elif mode != "rn":
             from .emit_rounding import narrow
+
             x = narrow(e, x, mode, vector)
         else:
             x = e.op(f"fptrunc {e.ty('double', vector)} {x} to {e.ty('float', vector)}")
@@ -205,6 +218,7 @@ def narrow_to_odd(e: Emitter, x: str, vector: bool) -> str:
 def directed_half(e: Emitter, x: str, to: str, mode: str, vector: bool) -> str:
     """A float moved to a value that f16 or bf16 holds exactly, as a directed mode rounds it."""
     from .emit_float import half_to_float
+
     f, bit, t16 = e.ty("float", vector), e.ty("i1", vector), e.ty("i16", vector)
     bits = float_to_half(e, x, to, vector)
     back = half_to_float(e, bits, to, vector)
@@ -216,7 +230,9 @@ def directed_half(e: Emitter, x: str, to: str, mode: str, vector: bool) -> str:
     elif mode in ("rm", "rp"):
         wanted = less if mode == "rm" else more
         away = negative if mode == "rm" else e.op(f"xor {bit} {negative}, {const(e, 'i1', -1, vector)}")
-        step = e.op(f"select {bit} {away}, {t16} {const(e, 'i16', 1, vector)}, {t16} {const(e, 'i16', -1, vector)}")
+        step = e.op(
+            f"select {bit} {away}, {t16} {const(e, 'i16', 1, vector)}, {t16} {const(e, 'i16', -1, vector)}"
+        )
         moved = e.op(f"add {t16} {bits}, {step}")
         zero = e.op(f"fcmp oeq {f} {back}, {const(e, 'float', 0, vector)}")
         least = const(e, "i16", 1 if mode == "rp" else 0x8001, vector)
@@ -266,7 +282,9 @@ def to_tf32(e: Emitter, ins: Ins) -> None:
     f = e.ty("float", vector)
     as_float = e.op(f"bitcast {t32} {x} to {f}")
     special = e.op(f"fcmp uno {f} {as_float}, {as_float}")
-    name = e.op(f"select {e.ty('i1', vector)} {special}, {t32} {const(e, 'i32', 0x7FFFFFFF, vector)}, {t32} {name}")
+    name = e.op(
+        f"select {e.ty('i1', vector)} {special}, {t32} {const(e, 'i32', 0x7FFFFFFF, vector)}, {t32} {name}"
+    )
     e.define(ins.dst[0], name, "i32", vector)
 
 

@@ -1,7 +1,9 @@
-"""Floating-point arithmetic.  f32 and f64 are LLVM's own; f16 and bf16 are computed in float and rounded once.
+"""Floating-point arithmetic.  f32 and f64 are LLVM's own; f16 and bf16 are computed in float and rounded
+once.
 
-Nothing here carries fast-math flags: PTX says where operations may be fused, and `.ftz`, `.sat` and rounding modes
-are semantics.  NaN results are canonical where PTX says so and otherwise whatever the host's arithmetic gives.
+Nothing here carries fast-math flags: PTX says where operations may be fused, and `.ftz`, `.sat` and rounding
+modes are semantics.  NaN results are canonical where PTX says so and otherwise whatever the host's arithmetic
+gives.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ def flush(e: Emitter, name: str, vector: bool) -> str:
     t = e.ty("float", vector)
     size = intrinsic(e, "fabs", "float", vector, name)
     small = e.op(f"fcmp olt {t} {size}, {e.splat_text('float', '0x3810000000000000', vector)}")
-    zero = intrinsic(e, "copysign", "float", vector, e.splat_text("float", "0x0000000000000000", vector), name)
+    zero = intrinsic(
+        e, "copysign", "float", vector, e.splat_text("float", "0x0000000000000000", vector), name
+    )
     return e.op(f"select {e.ty('i1', vector)} {small}, {t} {zero}, {t} {name}")
 
 
@@ -101,7 +105,7 @@ def relu(e: Emitter, name: str, real: str, vector: bool) -> str:
     return e.op(f"select {e.ty('i1', vector)} {negative}, {t} {zero}, {t} {name}")
 
 
-def packed(e: Emitter, ins: Ins, handler: "object") -> bool:
+def packed(e: Emitter, ins: Ins, handler: object) -> bool:
     """f16x2/bf16x2: runs the handler on both halves and packs the results; whether it was one."""
     kind = ins.mods[-1] if ins.mods else ""
     if kind not in ("f16x2", "bf16x2"):
@@ -132,6 +136,7 @@ def temporary(e: Emitter, name: str, vector: bool) -> int:
     value = len(e.float_kind)
     e.float_kind.append("i16")
     from .shapes import UNIFORM, VARIES
+
     e.shapes.facts.append(VARIES if vector else UNIFORM)
     if name:
         e.home[value] = ("i16", vector)
@@ -161,6 +166,7 @@ def float_add(e: Emitter, ins: Ins) -> None:
     y, _ = float_operand(e, b, kind, vector, ftz)
     if rounding(ins) != "rn":
         from .emit_rounding import directed
+
         name = directed(e, ins.op, real, rounding(ins), vector, x, y)
     else:
         name = e.op(f"f{ins.op} {e.ty(real, vector)} {x}, {y}")
@@ -179,6 +185,7 @@ def float_mul(e: Emitter, ins: Ins) -> None:
     y, _ = float_operand(e, b, kind, vector, ftz)
     if rounding(ins) != "rn":
         from .emit_rounding import directed
+
         name = directed(e, "mul", real, rounding(ins), vector, x, y)
     else:
         name = e.op(f"fmul {e.ty(real, vector)} {x}, {y}")
@@ -197,7 +204,9 @@ def odd_sum(e: Emitter, p: str, c: str, vector: bool) -> str:
     bits = e.op(f"bitcast {t} {s} to {t32}")
     error_bits = e.op(f"bitcast {t} {error} to {t32}")
     differ = e.op(f"icmp slt {t32} {e.op(f'xor {t32} {bits}, {error_bits}')}, {const(e, 'i32', 0, vector)}")
-    step = e.op(f"select {bit} {differ}, {t32} {const(e, 'i32', -1, vector)}, {t32} {const(e, 'i32', 1, vector)}")
+    step = e.op(
+        f"select {bit} {differ}, {t32} {const(e, 'i32', -1, vector)}, {t32} {const(e, 'i32', 1, vector)}"
+    )
     flipped = e.op(f"xor {t32} {bits}, {const(e, 'i32', 1, vector)}")
     even = e.op(f"trunc {t32} {flipped} to {bit}")
     move = e.op(f"select {bit} {inexact}, {bit} {even}, {bit} {const(e, 'i1', 0, vector)}")
@@ -222,6 +231,7 @@ def fused(e: Emitter, ins: Ins) -> None:
         name = odd_sum(e, product, z, vector)
     elif rounding(ins) != "rn":
         from .emit_rounding import directed
+
         name = directed(e, "fma", real, rounding(ins), vector, x, y, z)
     else:
         name = intrinsic(e, "fma", real, vector, x, y, z)
@@ -239,6 +249,7 @@ def float_div(e: Emitter, ins: Ins) -> None:
     y, _ = float_operand(e, b, kind, vector, ftz)
     if rounding(ins) != "rn":
         from .emit_rounding import directed
+
         name = directed(e, "div", real, rounding(ins), vector, x, y)
     else:
         name = e.op(f"fdiv {e.ty(real, vector)} {x}, {y}")
@@ -261,7 +272,9 @@ def float_sign(e: Emitter, ins: Ins) -> None:
         e.define(ins.dst[0], name, llvm, vector)
         return
     x, real = float_operand(e, source, kind, vector, "ftz" in ins.mods)
-    name = e.op(f"fneg {e.ty(real, vector)} {x}") if ins.op == "neg" else intrinsic(e, "fabs", real, vector, x)
+    name = (
+        e.op(f"fneg {e.ty(real, vector)} {x}") if ins.op == "neg" else intrinsic(e, "fabs", real, vector, x)
+    )
     e.define(ins.dst[0], name, real, vector)
 
 
@@ -309,6 +322,7 @@ def roots(e: Emitter, ins: Ins) -> None:
     one = e.splat_text(real, "0x3FF0000000000000", vector)
     if rounding(ins) != "rn":
         from .emit_rounding import directed
+
         if ins.op == "rcp":
             name = directed(e, "div", real, rounding(ins), vector, one, x)
         else:
@@ -330,8 +344,12 @@ def copysign(e: Emitter, ins: Ins) -> None:
     a, b = operands(ins, 2)
     vector = e.is_vector(ins.dst[0])
     real = REAL[kind]
-    e.define(ins.dst[0], intrinsic(e, "copysign", real, vector, e.value(b, real, vector), e.value(a, real, vector)),
-             real, vector)
+    e.define(
+        ins.dst[0],
+        intrinsic(e, "copysign", real, vector, e.value(b, real, vector), e.value(a, real, vector)),
+        real,
+        vector,
+    )
 
 
 @handles("testp")
@@ -339,13 +357,25 @@ def test_property(e: Emitter, ins: Ins) -> None:
     kind = type_of(ins, {"f32", "f64"})
     vector = e.is_vector(ins.dst[0])
     real = REAL[kind]
-    # LLVM's is.fpclass: bits for snan 1, qnan 2, -inf 4, -normal 8, -sub 16, -0 32, +0 64, +sub 128, +normal 256, +inf 512
-    classes = {"finite": 0x1F8, "infinite": 0x204, "number": 0x3FC, "notanumber": 0x3, "normal": 0x108,
-               "subnormal": 0x90}
+    # LLVM's is.fpclass: bits for snan 1, qnan 2, -inf 4, -normal 8, -sub 16, -0 32, +0 64, +sub 128, +normal
+    # 256, +inf 512
+    classes = {
+        "finite": 0x1F8,
+        "infinite": 0x204,
+        "number": 0x3FC,
+        "notanumber": 0x3,
+        "normal": 0x108,
+        "subnormal": 0x90,
+    }
     if len(ins.mods) != 2 or ins.mods[0] not in classes:
         raise e.unsupported(ins)
     x = e.value(operands(ins, 1)[0], real, vector)
     t, suffix = e.ty(real, vector), e.suffix(real, vector)
     name = f"llvm.is.fpclass.{suffix}"
     e.declare(name, e.ty("i1", vector), f"{t}, i32")
-    e.define(ins.dst[0], e.op(f"call {e.ty('i1', vector)} @{name}({t} {x}, i32 {classes[ins.mods[0]]})"), "i1", vector)
+    e.define(
+        ins.dst[0],
+        e.op(f"call {e.ty('i1', vector)} @{name}({t} {x}, i32 {classes[ins.mods[0]]})"),
+        "i1",
+        vector,
+    )

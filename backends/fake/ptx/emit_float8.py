@@ -46,6 +46,7 @@ def _exponent(e: Emitter, raw: str, vector: bool) -> str:
 
 def _bits(value: float) -> int:
     import struct
+
     found: int = struct.unpack("<Q", struct.pack("<d", value))[0]
     return found
 
@@ -55,7 +56,8 @@ def decode(e: Emitter, code: str, kind: str, vector: bool) -> str:
     t, t32, bit, t16 = e.ty("float", vector), e.ty("i32", vector), e.ty("i1", vector), e.ty("i16", vector)
     if kind == "e5m2x2":
         return e.op(f"trunc {t32} {e.op(f'shl {t32} {code}, ' + const(e, 'i32', 8, vector))} to {t16}")
-    field = e.op(f"and {t32} {e.op(f'lshr {t32} {code}, ' + const(e, 'i32', 3, vector))}, {const(e, 'i32', 15, vector)}")
+    field = e.op(f"lshr {t32} {code}, {const(e, 'i32', 3, vector)}")
+    field = e.op(f"and {t32} {field}, {const(e, 'i32', 15, vector)}")
     low = e.op(f"and {t32} {code}, {const(e, 'i32', 7, vector)}")
     normal = e.op(f"icmp ne {t32} {field}, {const(e, 'i32', 0, vector)}")
     hidden = e.op(f"or {t32} {low}, {const(e, 'i32', 8, vector)}")
@@ -99,7 +101,11 @@ def convert_float8(e: Emitter, ins: Ins, to: str, source: str) -> None:
     elif to == "f16x2" and source in FORMATS and rest <= {"rn"}:
         halves = split(e, e.value(operands(ins, 1)[0], "i16", vector), "i16", 8, vector)
         high, low = (e.op(f"zext {t16} {decode(e, h, source, vector)} to {t32}") for h in halves)
-        e.define(ins.dst[0], e.op(f"or {t32} {low}, {e.op(f'shl {t32} {high}, ' + const(e, 'i32', 16, vector))}"),
-                 "i32", vector)
+        e.define(
+            ins.dst[0],
+            e.op(f"or {t32} {low}, {e.op(f'shl {t32} {high}, ' + const(e, 'i32', 16, vector))}"),
+            "i32",
+            vector,
+        )
     else:
         raise e.unsupported(ins)

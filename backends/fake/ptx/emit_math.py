@@ -1,7 +1,7 @@
 """Approximate functions (ex2, lg2, sin, cos, tanh), inline, within what the PTX ISA allows.
 
-Polynomials were fitted by least squares on Chebyshev nodes in the relative error; the tests measure all of them over
-their domains against numpy in double precision.
+Polynomials were fitted by least squares on Chebyshev nodes in the relative error; the tests measure all of
+them over their domains against numpy in double precision.
 """
 
 from __future__ import annotations
@@ -13,14 +13,23 @@ from .errors import invalid
 from .flow import Ins
 
 # 2^f on [-0.5, 0.5], lowest power first
-EXP2 = (1.0, 0.6931471805599453, 0.24022650695910072, 0.05550410866482158, 0.009618129107628477,
-        0.0013333558146428443, 0.00015403530393381608, 1.5252733804059841e-05)
+EXP2 = (
+    1.0,
+    0.6931471805599453,
+    0.24022650695910072,
+    0.05550410866482158,
+    0.009618129107628477,
+    0.0013333558146428443,
+    0.00015403530393381608,
+    1.5252733804059841e-05,
+)
 SIN = (1.0, -1 / 6, 1 / 120, -1 / 5040, 1 / 362880)  # x * P(x^2)
 COS = (1.0, -1 / 2, 1 / 24, -1 / 720, 1 / 40320)
 
 
 def literal(e: Emitter, value: float, kind: str, vector: bool) -> str:
     import struct
+
     rounded = struct.unpack("<f", struct.pack("<f", value))[0] if kind == "float" else value
     bits = struct.unpack("<Q", struct.pack("<d", rounded))[0]
     return e.splat_text(kind, f"0x{bits:016X}", vector)
@@ -69,15 +78,17 @@ def ex2(e: Emitter, ins: Ins) -> None:
 
 @handles("lg2")
 def lg2(e: Emitter, ins: Ins) -> None:
-    """log2(m * 2^k) = k + log2(m), m in [sqrt(1/2), sqrt(2)), log2(m) by the series of atanh((m - 1) / (m + 1))."""
+    """log2(m * 2^k) = k + log2(m), m in [sqrt(1/2), sqrt(2)), log2(m) by the series of atanh((m - 1) / (m +
+    1)).
+    """
     check_mods(e, ins, "approx", "ftz")
     kind = type_of(ins, {"f32"})
     vector = e.is_vector(ins.dst[0])
     x, _ = float_operand(e, operands(ins, 1)[0], kind, vector, "ftz" in ins.mods)
     t, t32, bit = e.ty("float", vector), e.ty("i32", vector), e.ty("i1", vector)
     zero, one = literal(e, 0.0, "float", vector), literal(e, 1.0, "float", vector)
-    small = e.op(f"fcmp olt {t} {x}, {literal(e, 2.0 ** -126, 'float', vector)}")
-    scaled = e.op(f"fmul {t} {x}, {literal(e, 2.0 ** 24, 'float', vector)}")
+    small = e.op(f"fcmp olt {t} {x}, {literal(e, 2.0**-126, 'float', vector)}")
+    scaled = e.op(f"fmul {t} {x}, {literal(e, 2.0**24, 'float', vector)}")
     y = e.op(f"select {bit} {small}, {t} {scaled}, {t} {x}")
     bias = e.op(f"select {bit} {small}, {t} {literal(e, -24.0, 'float', vector)}, {t} {zero}")
     bits = e.op(f"bitcast {t} {y} to {t32}")
@@ -110,10 +121,19 @@ def sine(e: Emitter, ins: Ins) -> None:
     x, _ = float_operand(e, operands(ins, 1)[0], kind, vector, "ftz" in ins.mods)
     t, d, t32, bit = e.ty("float", vector), e.ty("double", vector), e.ty("i32", vector), e.ty("i1", vector)
     wide = e.op(f"fpext {t} {x} to {d}")
-    turns = intrinsic(e, "roundeven", "double", vector,
-                      e.op(f"fmul {d} {wide}, {literal(e, 0.6366197723675814, 'double', vector)}"))
-    rest = intrinsic(e, "fma", "double", vector, turns, literal(e, -1.5707963267948966, "double", vector), wide)
-    rest = intrinsic(e, "fma", "double", vector, turns, literal(e, -6.123233995736766e-17, "double", vector), rest)
+    turns = intrinsic(
+        e,
+        "roundeven",
+        "double",
+        vector,
+        e.op(f"fmul {d} {wide}, {literal(e, 0.6366197723675814, 'double', vector)}"),
+    )
+    rest = intrinsic(
+        e, "fma", "double", vector, turns, literal(e, -1.5707963267948966, "double", vector), wide
+    )
+    rest = intrinsic(
+        e, "fma", "double", vector, turns, literal(e, -6.123233995736766e-17, "double", vector), rest
+    )
     r = e.op(f"fptrunc {d} {rest} to {t}")
     square = e.op(f"fmul {t} {r}, {r}")
     sine_part = e.op(f"fmul {t} {r}, {polynomial(e, square, SIN, vector)}")

@@ -1,29 +1,56 @@
 """Loads and stores, and the checks in front of them.
 
-A check is one unsigned comparison: the distance from the start of the space, rotated right by log2(alignment), so that
-misaligned addresses become huge, against the number of places where the range fits.  Accesses of a block that share
-an address register are checked once, as one range: all lanes in a block run all of its instructions, so one that
-would fault later in the block may as well fault now.  A failed check only means a second look (prelude.py).
+A check is one unsigned comparison: the distance from the start of the space, rotated right by
+log2(alignment), so that misaligned addresses become huge, against the number of places where the range fits.
+Accesses of a block that share an address register are checked once, as one range: all lanes in a block run
+all of its instructions, so one that would fault later in the block may as well fault now.  A failed check
+only means a second look (prelude.py).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .emit import BITS, Emitter, handles
+from .emit import BITS, LLVM_TYPE, Emitter, handles
 from .errors import invalid, unsupported
-from .flow import Block, Imm, Ins, ParamAddress, Source
+from .flow import Block, Ins, ParamAddress, Source
 from .parser import TYPE_SIZE
-from .emit import LLVM_TYPE
+from .syntax import Imm
 
 READ, WRITE, ATOMIC = 0, 1, 2
 SPACES = ("global", "shared", "local", "param", "const")
 ORDERINGS = {"weak", "volatile", "relaxed", "acquire", "release", "mmio"}
 SCOPES = {"cta", "gpu", "sys", "cluster"}
-CACHE_HINTS = {"ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "L1", "L2", "evict_last", "evict_normal", "evict_first",
-               "evict_unchanged", "no_allocate", "unified", "L1::evict_normal", "L1::evict_unchanged", "L1::evict_first",
-               "L1::evict_last", "L1::no_allocate", "L2::64B", "L2::128B", "L2::256B", "L2::evict_last",
-               "L2::evict_first", "L2::evict_normal", "L2::cache_hint"}
+CACHE_HINTS = {
+    "ca",
+    "cg",
+    "cs",
+    "lu",
+    "cv",
+    "wb",
+    "wt",
+    "nc",
+    "L1",
+    "L2",
+    "evict_last",
+    "evict_normal",
+    "evict_first",
+    "evict_unchanged",
+    "no_allocate",
+    "unified",
+    "L1::evict_normal",
+    "L1::evict_unchanged",
+    "L1::evict_first",
+    "L1::evict_last",
+    "L1::no_allocate",
+    "L2::64B",
+    "L2::128B",
+    "L2::256B",
+    "L2::evict_last",
+    "L2::evict_first",
+    "L2::evict_normal",
+    "L2::cache_hint",
+}
 
 
 @dataclass(slots=True)
@@ -104,8 +131,8 @@ def rotated(e: Emitter, value: str, align: int, vector: bool) -> str:
 def address(e: Emitter, source: Source, space: str, vector: bool) -> str:
     """The register part of an address as i64.
 
-    32-bit addresses of shared and local memory are sign-extended: valid ones are below 2^31, and so base + offset and
-    base + lane * stride come out right where the base alone wrapped below zero.
+    32-bit addresses of shared and local memory are sign-extended: valid ones are below 2^31, and so base +
+    offset and base + lane * stride come out right where the base alone wrapped below zero.
     """
     if space in ("shared", "local") and isinstance(source, int) and e.home.get(source, ("i64",))[0] == "i32":
         name = e.value(source, "i32", vector)
@@ -122,9 +149,9 @@ def check(e: Emitter, ins: Ins, access: Access, kind: int) -> None:
     """Emits the check of an access (or of the group that it belongs to, once per block)."""
     space = "global" if access.space in ("generic", "const") else access.space
     source, offset = ins.src[0], ins.offsets[0]
-    if space == "local" and isinstance(source, Imm):
-        if 0 <= source.value + offset <= e.flow.local_bytes - access.bytes:
-            return
+    known = source.value + offset if space == "local" and isinstance(source, Imm) else -1
+    if 0 <= known <= e.flow.local_bytes - access.bytes:
+        return
     members = e.access_groups.get((space, source)) if isinstance(source, int) else None
     if members is not None and offset % access.bytes == 0:
         if (space, source) in e.checked:
@@ -137,7 +164,9 @@ def check(e: Emitter, ins: Ins, access: Access, kind: int) -> None:
     check_range(e, space, source, members, align)
 
 
-def check_range(e: Emitter, space: str, source: Source, members: list[tuple[int, int, int]], align: int) -> None:
+def check_range(
+    e: Emitter, space: str, source: Source, members: list[tuple[int, int, int]], align: int
+) -> None:
     first = min(m[0] for m in members)
     if len(members) > 1:
         first -= first % align
@@ -199,12 +228,16 @@ def slow_lanes(e: Emitter, space: str, slot: str, members: list[tuple[int, int, 
     for offset, size, kind in members:
         if space == "global":
             e.helpers["sg.check.lanes"] = ""
-            e.put(f"call void @sg.check.lanes(ptr %env, ptr {slot}, i32 {bits}, i64 {offset}, i32 {size}, i32 {kind}, "
-                  f"i32 {size})")
+            e.put(
+                f"call void @sg.check.lanes(ptr %env, ptr {slot}, i32 {bits}, i64 {offset}, i32 {size}, "
+                f"i32 {kind}, i32 {size})"
+            )
         else:
             e.helpers["sg.limit.lanes"] = ""
-            e.put(f"call void @sg.limit.lanes(ptr %env, ptr {slot}, i32 {bits}, i64 {offset}, i64 {size_of(e, space)}, "
-                  f"i32 {size}, i32 {size})")
+            e.put(
+                f"call void @sg.limit.lanes(ptr %env, ptr {slot}, i32 {bits}, i64 {offset}, "
+                f"i64 {size_of(e, space)}, i32 {size}, i32 {size})"
+            )
 
 
 def size_of(e: Emitter, space: str) -> str:
@@ -220,8 +253,15 @@ def slow_one(e: Emitter, space: str, at: str, size: int, kind: int) -> None:
         e.put(f"call void @sg.limit(ptr %env, i64 {at}, i64 {size_of(e, space)}, i32 {size}, i32 {size})")
 
 
-def check_vector(e: Emitter, space: str, source: Source, members: list[tuple[int, int, int]], first: int, span: int,
-                 align: int) -> None:
+def check_vector(
+    e: Emitter,
+    space: str,
+    source: Source,
+    members: list[tuple[int, int, int]],
+    first: int,
+    span: int,
+    align: int,
+) -> None:
     w = e.W
     lanes = address(e, source, space, True)
     start = lanes
@@ -269,7 +309,9 @@ def local_lanes(e: Emitter) -> str:
     if key not in e.cache:
         w = e.W
         first = e.op(f"mul i32 {e.op('load i32, ptr %w.slot')}, {w}")
-        thread = e.op(f"add <{w} x i64> {e.splat(e.op(f'zext i32 {first} to i64'), 'i64')}, {e.iota('i64', 1)}")
+        thread = e.op(
+            f"add <{w} x i64> {e.splat(e.op(f'zext i32 {first} to i64'), 'i64')}, {e.iota('i64', 1)}"
+        )
         e.cache[key] = e.op(f"mul <{w} x i64> {thread}, {e.splat('%local.stride', 'i64')}")
     return e.cache[key]
 
@@ -319,8 +361,10 @@ def load_wide(e: Emitter, pointer: str, kind: str, count: int, align: int) -> st
         return e.op(f"load {t}, ptr {pointer}, align {align}")
     suffix = f"v{n}{SHORT_NAMES.get(kind, kind)}"
     e.declare(f"llvm.masked.load.{suffix}.p0", t, f"ptr, i32, <{n} x i1>, {t}")
-    return e.op(f"call {t} @llvm.masked.load.{suffix}.p0(ptr {pointer}, i32 {align}, <{n} x i1> "
-                f"{replicated_mask(e, count)}, {t} zeroinitializer)")
+    return e.op(
+        f"call {t} @llvm.masked.load.{suffix}.p0(ptr {pointer}, i32 {align}, <{n} x i1> "
+        f"{replicated_mask(e, count)}, {t} zeroinitializer)"
+    )
 
 
 SHORT_NAMES = {"float": "f32", "double": "f64"}
@@ -416,7 +460,9 @@ def load_contiguous(e: Emitter, ins: Ins, access: Access) -> None:
 
 
 def gather_narrow(e: Emitter, ins: Ins, access: Access) -> None:
-    """8- and 16-bit elements: processors gather words, so the aligned word around each (it lies in the same page)."""
+    """8- and 16-bit elements: processors gather words, so the aligned word around each (it lies in the same
+    page).
+    """
     w, bits = e.W, 8 * access.size
     t = f"<{w} x i32>"
     e.declare(f"llvm.masked.gather.v{w}i32.v{w}p0", t, f"<{w} x ptr>, i32, <{w} x i1>, {t}")
@@ -428,8 +474,10 @@ def gather_narrow(e: Emitter, ins: Ins, access: Access) -> None:
         at = e.op(f"ptrtoint <{w} x ptr> {pointers} to <{w} x i64>")
         word = e.op(f"and <{w} x i64> {at}, splat (i64 -4)")
         words = e.op(f"getelementptr i8, ptr {base}, <{w} x i64> {word}")
-        data = e.op(f"call {t} @llvm.masked.gather.v{w}i32.v{w}p0(<{w} x ptr> {words}, i32 4, <{w} x i1> "
-                    f"{e.mask_vector()}, {t} zeroinitializer)")
+        data = e.op(
+            f"call {t} @llvm.masked.gather.v{w}i32.v{w}p0(<{w} x ptr> {words}, i32 4, <{w} x i1> "
+            f"{e.mask_vector()}, {t} zeroinitializer)"
+        )
         low = e.op(f"trunc <{w} x i64> {at} to {t}")
         shift = e.op(f"shl {t} {e.op(f'and {t} {low}, splat (i32 3)')}, splat (i32 3)")
         name = e.op(f"trunc {t} {e.op(f'lshr {t} {data}, {shift}')} to <{w} x i{bits}>")
@@ -449,8 +497,10 @@ def gather(e: Emitter, ins: Ins, access: Access) -> None:
         if value < 0:
             continue
         pointers = vector_pointers(e, ins, access.space, i * access.size)
-        name = e.op(f"call {t} @llvm.masked.gather.{suffix}.v{w}p0(<{w} x ptr> {pointers}, i32 {access.size}, "
-                    f"<{w} x i1> {e.mask_vector()}, {t} zeroinitializer)")
+        name = e.op(
+            f"call {t} @llvm.masked.gather.{suffix}.v{w}p0(<{w} x ptr> {pointers}, i32 {access.size}, "
+            f"<{w} x i1> {e.mask_vector()}, {t} zeroinitializer)"
+        )
         have = kind
         if kind[0] == "i":
             name, have = extend(e, name, access, value, True)
@@ -503,7 +553,8 @@ def store_uniform(e: Emitter, ins: Ins, access: Access, values: list[Source]) ->
             name = e.scalar(value, kind)
         else:
             name = e.op(f"extractelement <{e.W} x {kind}> {e.vector(value, kind)}, i32 {last_lane(e)}")
-        e.put(f"store {kind} {name}, ptr {scalar_pointer(e, ins, access.space, i * access.size)}, align {access.size}")
+        pointer = scalar_pointer(e, ins, access.space, i * access.size)
+        e.put(f"store {kind} {name}, ptr {pointer}, align {access.size}")
 
 
 def interleave(e: Emitter, names: list[str], kind: str) -> str:
@@ -516,7 +567,9 @@ def interleave(e: Emitter, names: list[str], kind: str) -> str:
         both = ", ".join(f"i32 {i}" for i in range(2 * width))
         for i in range(0, len(names), 2):
             t = f"<{width} x {kind}>"
-            joined.append(e.op(f"shufflevector {t} {names[i]}, {t} {names[i + 1]}, <{2 * width} x i32> <{both}>"))
+            joined.append(
+                e.op(f"shufflevector {t} {names[i]}, {t} {names[i + 1]}, <{2 * width} x i32> <{both}>")
+            )
         names, width = joined, 2 * width
     order = ", ".join(f"i32 {element * w + lane}" for lane in range(w) for element in range(n))
     t = f"<{w * n} x {kind}>"
@@ -536,13 +589,16 @@ def store_contiguous(e: Emitter, ins: Ins, access: Access, values: list[Source])
         return
     suffix = f"v{total}{SHORT_NAMES.get(kind, kind)}"
     e.declare(f"llvm.masked.store.{suffix}.p0", "void", f"{t}, ptr, i32, <{total} x i1>")
-    e.put(f"call void @llvm.masked.store.{suffix}.p0({t} {data}, ptr {pointer}, i32 {access.bytes}, <{total} x i1> "
-          f"{replicated_mask(e, n)})")
+    e.put(
+        f"call void @llvm.masked.store.{suffix}.p0({t} {data}, ptr {pointer}, i32 {access.bytes}, "
+        f"<{total} x i1> {replicated_mask(e, n)})"
+    )
 
 
 def scatter_narrow(e: Emitter, ins: Ins, access: Access, values: list[Source]) -> None:
     """8- and 16-bit elements, lane by lane: LLVM would unroll that into a branch per lane."""
     from .emit_system import end_lane_loop, lane_loop
+
     w, kind = e.W, f"i{8 * access.size}"
     at = address(e, ins.src[0], access.space, True)
     if access.space == "local":
@@ -580,8 +636,10 @@ def scatter(e: Emitter, ins: Ins, access: Access, values: list[Source]) -> None:
     e.declare(f"llvm.masked.scatter.{suffix}.v{w}p0", "void", f"{t}, <{w} x ptr>, i32, <{w} x i1>")
     for i, value in enumerate(values):
         pointers = vector_pointers(e, ins, access.space, i * access.size)
-        e.put(f"call void @llvm.masked.scatter.{suffix}.v{w}p0({t} {e.vector(value, kind)}, <{w} x ptr> {pointers}, "
-              f"i32 {access.size}, <{w} x i1> {e.mask_vector()})")
+        e.put(
+            f"call void @llvm.masked.scatter.{suffix}.v{w}p0({t} {e.vector(value, kind)}, "
+            f"<{w} x ptr> {pointers}, i32 {access.size}, <{w} x i1> {e.mask_vector()})"
+        )
 
 
 @handles("cvta")

@@ -1,7 +1,8 @@
 """Tensor-core operations: mma.sync for f16, bf16 and tf32, and ldmatrix.
 
-Fragments are spread over the warp as the PTX ISA lays down; a helper (multiply.py) knows where their elements are.
-Sums are accumulated in float in the order of k, starting from c.  Hardware sums in its own order; PTX promises none.
+Fragments are spread over the warp as the PTX ISA lays down; a helper (multiply.py) knows where their elements
+are. Sums are accumulated in float in the order of k, starting from c.  Hardware sums in its own order; PTX
+promises none.
 """
 
 from __future__ import annotations
@@ -11,8 +12,14 @@ from .emit_float import float_to_half, half_to_float
 from .emit_memory import READ, check_range, vector_pointers
 from .flow import Ins
 
-SHAPES = {("m16n8k16", "f16"): 16, ("m16n8k16", "bf16"): 16, ("m16n8k8", "f16"): 8, ("m16n8k8", "bf16"): 8,
-          ("m16n8k8", "tf32"): 8, ("m16n8k4", "tf32"): 4}
+SHAPES = {
+    ("m16n8k16", "f16"): 16,
+    ("m16n8k16", "bf16"): 16,
+    ("m16n8k8", "f16"): 8,
+    ("m16n8k8", "bf16"): 8,
+    ("m16n8k8", "tf32"): 8,
+    ("m16n8k4", "tf32"): 4,
+}
 
 
 def scratch(e: Emitter, kind: str, count: int) -> str:
@@ -46,7 +53,12 @@ def fragment(e: Emitter, registers: list[str], kind: str) -> list[str]:
 @handles("mma")
 def mma(e: Emitter, ins: Ins) -> None:
     mods = [m for m in ins.mods if m not in ("sync", "aligned")]
-    if len(mods) != 7 or mods[1:3] != ["row", "col"] or mods[4] != mods[5] or (mods[0], mods[4]) not in SHAPES:
+    if (
+        len(mods) != 7
+        or mods[1:3] != ["row", "col"]
+        or mods[4] != mods[5]
+        or (mods[0], mods[4]) not in SHAPES
+    ):
         raise e.unsupported(ins)
     if mods[3] != mods[6] or mods[3] not in ("f32", "f16") or (mods[3] == "f16" and mods[4] != "f16"):
         raise e.unsupported(ins)
@@ -56,21 +68,26 @@ def mma(e: Emitter, ins: Ins) -> None:
     c_count = 4 if mods[3] == "f32" else 2
     if len(ins.src) != a_count + b_count + c_count or len(ins.dst) != c_count:
         raise e.unsupported(ins)
-    registers = [e.vector(s, "i32") for s in ins.src[:a_count + b_count]]
+    registers = [e.vector(s, "i32") for s in ins.src[: a_count + b_count]]
     a = fragment(e, registers[:a_count], kind)
     b = fragment(e, registers[a_count:], kind)
     if mods[3] == "f32":
-        c = [e.vector(s, "float") for s in ins.src[a_count + b_count:]]
+        c = [e.vector(s, "float") for s in ins.src[a_count + b_count :]]
     else:
-        c = [v for s in ins.src[a_count + b_count:] for v in halves(e, e.vector(s, "i32"), "f16")]
+        c = [v for s in ins.src[a_count + b_count :] for v in halves(e, e.vector(s, "i32"), "f16")]
     d = multiply(e, kind, k, a, b, c)
     if mods[3] == "f32":
-        for value, name in zip(ins.dst, d):
+        for value, name in zip(ins.dst, d, strict=False):
             e.define(value, name, "float", True)
         return
     for i, value in enumerate(ins.dst):
-        low, high = (e.op(f"zext <32 x i16> {float_to_half(e, v, 'f16', True)} to <32 x i32>") for v in d[2 * i:2 * i + 2])
-        e.define(value, e.op(f"or <32 x i32> {low}, {e.op(f'shl <32 x i32> {high}, splat (i32 16)')}"), "i32", True)
+        low, high = (
+            e.op(f"zext <32 x i16> {float_to_half(e, v, 'f16', True)} to <32 x i32>")
+            for v in d[2 * i : 2 * i + 2]
+        )
+        e.define(
+            value, e.op(f"or <32 x i32> {low}, {e.op(f'shl <32 x i32> {high}, splat (i32 16)')}"), "i32", True
+        )
 
 
 def multiply(e: Emitter, kind: str, k: int, a: list[str], b: list[str], c: list[str]) -> list[str]:
@@ -80,12 +97,15 @@ def multiply(e: Emitter, kind: str, k: int, a: list[str], b: list[str], c: list[
         slot = scratch(e, "float", 32 * len(vectors))
         slots.append(slot)
         for i, name in enumerate(vectors):
-            e.put(f"store <32 x float> {name}, ptr {e.op(f'getelementptr float, ptr {slot}, i64 {32 * i}')}, align 64")
+            row = e.op(f"getelementptr float, ptr {slot}, i64 {32 * i}")
+            e.put(f"store <32 x float> {name}, ptr {row}, align 64")
     helper = f"sg.mma.{'tf32' if kind == 'tf32' else 'half'}.{k}"
     e.helpers[helper] = ""
     e.put(f"call void @{helper}(ptr {slots[0]}, ptr {slots[1]}, ptr {slots[2]})")
-    return [e.op(f"load <32 x float>, ptr {e.op(f'getelementptr float, ptr {slots[2]}, i64 {32 * i}')}, align 64")
-            for i in range(4)]
+    return [
+        e.op(f"load <32 x float>, ptr {e.op(f'getelementptr float, ptr {slots[2]}, i64 {32 * i}')}, align 64")
+        for i in range(4)
+    ]
 
 
 @handles("ldmatrix")
@@ -94,8 +114,13 @@ def load_matrix(e: Emitter, ins: Ins) -> None:
     mods = [m for m in ins.mods if m not in ("sync", "aligned")]
     transposed = "trans" in mods
     plain = [m for m in mods if m != "trans"]
-    if len(plain) != 4 or plain[0] != "m8n8" or plain[1] not in ("x1", "x2", "x4") or plain[3] != "b16" or \
-            plain[2] not in ("shared", "shared::cta"):
+    if (
+        len(plain) != 4
+        or plain[0] != "m8n8"
+        or plain[1] not in ("x1", "x2", "x4")
+        or plain[3] != "b16"
+        or plain[2] not in ("shared", "shared::cta")
+    ):
         raise e.unsupported(ins)
     count = int(plain[1][1])
     if len(ins.dst) != count:
@@ -122,5 +147,3 @@ def load_matrix(e: Emitter, ins: Ins) -> None:
             whole = e.op(f"or i32 {parts[0]}, {e.op(f'shl i32 {parts[1]}, 16')}")
             result = e.op(f"insertelement <32 x i32> {result}, i32 {whole}, i32 {lane}")
         e.define(value, result, "i32", True)
-
-

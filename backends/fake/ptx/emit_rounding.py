@@ -1,8 +1,8 @@
 """Directed rounding (.rz, .rm, .rp) without touching the host's rounding mode.
 
-The result is rounded to nearest, the sign of what was lost is found exactly (error-free transformations), and the
-result is moved by one unit in the last place where the mode asks for it.  f32 goes through double, where products are
-exact and nothing underflows.
+The result is rounded to nearest, the sign of what was lost is found exactly (error-free transformations), and
+the result is moved by one unit in the last place where the mode asks for it.  f32 goes through double, where
+products are exact and nothing underflows.
 """
 
 from __future__ import annotations
@@ -35,9 +35,13 @@ def negate(e: Emitter, x: str, kind: str, vector: bool) -> str:
 def scaled(e: Emitter, test: str, vector: bool) -> str:
     """2^108 where |test| is tiny, else 1: keeps residuals of doubles out of the subnormal range."""
     t = e.ty("double", vector)
-    small = e.op(f"fcmp olt {t} {intrinsic(e, 'fabs', 'double', vector, test)}, {e.splat_text('double', TINY, vector)}")
+    small = e.op(
+        f"fcmp olt {t} {intrinsic(e, 'fabs', 'double', vector, test)}, {e.splat_text('double', TINY, vector)}"
+    )
     one = e.splat_text("double", "0x3FF0000000000000", vector)
-    return e.op(f"select {e.ty('i1', vector)} {small}, {t} {e.splat_text('double', SCALE, vector)}, {t} {one}")
+    return e.op(
+        f"select {e.ty('i1', vector)} {small}, {t} {e.splat_text('double', SCALE, vector)}, {t} {one}"
+    )
 
 
 def nearest_and_loss(e: Emitter, op: str, vector: bool, args: tuple[str, ...]) -> tuple[str, str]:
@@ -51,15 +55,31 @@ def nearest_and_loss(e: Emitter, op: str, vector: bool, args: tuple[str, ...]) -
     if op == "div":
         q = e.op(f"fdiv {t} {args[0]}, {args[1]}")
         k = scaled(e, args[0], vector)
-        r = intrinsic(e, "fma", "double", vector, e.op(f"fmul {t} {negate(e, q, 'double', vector)}, {k}"), args[1],
-                      e.op(f"fmul {t} {args[0]}, {k}"))
-        sign = intrinsic(e, "copysign", "double", vector, e.splat_text("double", "0x3FF0000000000000", vector), args[1])
+        r = intrinsic(
+            e,
+            "fma",
+            "double",
+            vector,
+            e.op(f"fmul {t} {negate(e, q, 'double', vector)}, {k}"),
+            args[1],
+            e.op(f"fmul {t} {args[0]}, {k}"),
+        )
+        sign = intrinsic(
+            e, "copysign", "double", vector, e.splat_text("double", "0x3FF0000000000000", vector), args[1]
+        )
         return q, e.op(f"fmul {t} {r}, {sign}")
     if op == "sqrt":
         s = intrinsic(e, "sqrt", "double", vector, args[0])
         k = scaled(e, args[0], vector)
-        r = intrinsic(e, "fma", "double", vector, e.op(f"fmul {t} {negate(e, s, 'double', vector)}, {k}"), s,
-                      e.op(f"fmul {t} {args[0]}, {k}"))
+        r = intrinsic(
+            e,
+            "fma",
+            "double",
+            vector,
+            e.op(f"fmul {t} {negate(e, s, 'double', vector)}, {k}"),
+            s,
+            e.op(f"fmul {t} {args[0]}, {k}"),
+        )
         return s, r
     if op == "fma":
         return fused_and_loss(e, vector, *args)
@@ -71,7 +91,10 @@ def by_size(e: Emitter, vector: bool, x: str, y: str) -> tuple[str, str]:
     t, bit = e.ty("double", vector), e.ty("i1", vector)
     size_x, size_y = intrinsic(e, "fabs", "double", vector, x), intrinsic(e, "fabs", "double", vector, y)
     smaller = e.op(f"fcmp olt {t} {size_x}, {size_y}")
-    return (e.op(f"select {bit} {smaller}, {t} {x}, {t} {y}"), e.op(f"select {bit} {smaller}, {t} {y}, {t} {x}"))
+    return (
+        e.op(f"select {bit} {smaller}, {t} {x}, {t} {y}"),
+        e.op(f"select {bit} {smaller}, {t} {y}, {t} {x}"),
+    )
 
 
 def vanished(e: Emitter, vector: bool, value: str, x: str, y: str) -> str:
@@ -101,18 +124,26 @@ def product_and_loss(e: Emitter, vector: bool, x: str, y: str) -> tuple[str, str
 
 
 def fused_and_loss(e: Emitter, vector: bool, x: str, y: str, z: str) -> tuple[str, str]:
-    """The loss of x * y + z is the sum of three exact terms; where all is tiny, they are computed at 2^108 times."""
+    """The loss of x * y + z is the sum of three exact terms; where all is tiny, they are computed at 2^108
+    times.
+    """
     t, bit = e.ty("double", vector), e.ty("i1", vector)
     s = intrinsic(e, "fma", "double", vector, x, y, z)
     low, high = by_size(e, vector, x, y)
-    near = e.op(f"fcmp olt {t} {intrinsic(e, 'fabs', 'double', vector, z)}, "
-                f"{e.splat_text('double', '0x0DF0000000000000', vector)}")  # 2^-800
+    near = e.op(
+        f"fcmp olt {t} {intrinsic(e, 'fabs', 'double', vector, z)}, "
+        f"{e.splat_text('double', '0x0DF0000000000000', vector)}"
+    )  # 2^-800
     one = e.splat_text("double", "0x3FF0000000000000", vector)
     product = e.op(f"fmul {t} {x}, {y}")
     k = e.op(f"select {bit} {near}, {t} {scaled(e, product, vector)}, {t} {one}")
-    huge = e.op(f"fcmp ogt {t} {intrinsic(e, 'fabs', 'double', vector, product)}, "
-                f"{e.splat_text('double', '0x7E70000000000000', vector)}")  # 2^1000
-    k = e.op(f"select {bit} {huge}, {t} {e.splat_text('double', '0x3930000000000000', vector)}, {t} {k}")  # 2^-108
+    huge = e.op(
+        f"fcmp ogt {t} {intrinsic(e, 'fabs', 'double', vector, product)}, "
+        f"{e.splat_text('double', '0x7E70000000000000', vector)}"
+    )  # 2^1000
+    k = e.op(
+        f"select {bit} {huge}, {t} {e.splat_text('double', '0x3930000000000000', vector)}, {t} {k}"
+    )  # 2^-108
     low = e.op(f"fmul {t} {low}, {k}")
     p = e.op(f"fmul {t} {low}, {high}")
     lost = intrinsic(e, "fma", "double", vector, low, high, negate(e, p, "double", vector))
@@ -196,7 +227,9 @@ def overflow_loss(e: Emitter, op: str, s: str, loss: str, args: tuple[str, ...],
     return e.op(f"select {bit} {over}, {t} {negate(e, s, 'double', vector)}, {t} {loss}")
 
 
-def minus_zero(e: Emitter, op: str, kind: str, name: str, s: str, loss: str, args: tuple[str, ...], vector: bool) -> str:
+def minus_zero(
+    e: Emitter, op: str, kind: str, name: str, s: str, loss: str, args: tuple[str, ...], vector: bool
+) -> str:
     """Rounding down, an exact zero sum is -0, unless both terms were +0."""
     t, td, bit = e.ty(kind, vector), e.ty("double", vector), e.ty("i1", vector)
     first, second = args[0], args[1]
@@ -207,14 +240,17 @@ def minus_zero(e: Emitter, op: str, kind: str, name: str, s: str, loss: str, arg
     z = zero(e, "double", vector)
     exact = e.op(f"and {bit} {e.op(f'fcmp oeq {td} {s}, {z}')}, {e.op(f'fcmp oeq {td} {loss}, {z}')}")
     t64 = e.ty("i64", vector)
-    signs = e.op(f"or {t64} {e.op(f'bitcast {td} {first} to {t64}')}, {e.op(f'bitcast {td} {second} to {t64}')}")
+    signs = e.op(
+        f"or {t64} {e.op(f'bitcast {td} {first} to {t64}')}, {e.op(f'bitcast {td} {second} to {t64}')}"
+    )
     negative = e.op(f"icmp slt {t64} {signs}, {const(e, 'i64', 0, vector)}")
     both = e.op(f"and {bit} {exact}, {negative}")
     return e.op(f"select {bit} {both}, {t} {e.splat_text(kind, '0x8000000000000000', vector)}, {t} {name}")
 
 
-def directed_from_integer(e: Emitter, x: str, kind: str, signed: bool, real: str, mode: str, vector: bool,
-                          nearest: str) -> str:
+def directed_from_integer(
+    e: Emitter, x: str, kind: str, signed: bool, real: str, mode: str, vector: bool, nearest: str
+) -> str:
     """An integer as a float; `nearest` is its conversion to nearest."""
     t, ti, bit = e.ty(real, vector), e.ty(kind, vector), e.ty("i1", vector)
     how = "fptosi" if signed else "fptoui"
@@ -227,7 +263,10 @@ def directed_from_integer(e: Emitter, x: str, kind: str, signed: bool, real: str
     over = e.op(f"fcmp oge {t} {nearest}, {top}")
     larger = e.op(f"or {bit} {over}, {e.op(f'icmp {test}gt {ti} {back}, {x}')}")
     smaller = e.op(f"icmp {test}lt {ti} {back}, {x}")
-    minus, plus = e.splat_text(real, "0xBFF0000000000000", vector), e.splat_text(real, "0x3FF0000000000000", vector)
+    minus, plus = (
+        e.splat_text(real, "0xBFF0000000000000", vector),
+        e.splat_text(real, "0x3FF0000000000000", vector),
+    )
     loss = e.op(f"select {bit} {smaller}, {t} {plus}, {t} {zero(e, real, vector)}")
     loss = e.op(f"select {bit} {larger}, {t} {minus}, {t} {loss}")
     return adjust(e, nearest, loss, real, real, mode, vector)

@@ -1,4 +1,6 @@
-"""What reaches outside of arithmetic: traps, printf, assertions, waiting, barriers in fiber mode, asynchronous copies."""
+"""What reaches outside of arithmetic: traps, printf, assertions, waiting, barriers in fiber mode,
+asynchronous copies.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,8 @@ from .emit import Emitter, handles
 from .emit_alu import fault
 from .emit_memory import READ, WRITE, check_range, vector_pointers
 from .errors import invalid
-from .flow import Imm, Ins, Source
+from .flow import Ins, Source
+from .syntax import Imm
 
 TRAP, ASSERT = 719, 710
 
@@ -59,7 +62,7 @@ def before_loop(e: Emitter, source: Source, kind: str) -> str:
 def vprintf(e: Emitter, ins: Ins) -> None:
     names = [before_loop(e, s, "i64") for s in ins.src[:2]]
     lane, head, done, _ = lane_loop(e)
-    arguments = [lane_value(e, s, "i64", lane, n) for s, n in zip(ins.src, names)]
+    arguments = [lane_value(e, s, "i64", lane, n) for s, n in zip(ins.src, names, strict=False)]
     slot = e.op("getelementptr i8, ptr %env, i64 144")
     function = e.op(f"load ptr, ptr {slot}")
     e.op(f"call i32 {function}(ptr %env, i64 {arguments[0]}, i64 {arguments[1]})")
@@ -113,8 +116,10 @@ def barrier(e: Emitter, ins: Ins) -> None:
         lanes = e.mask_bits(e.masked(e.vector(predicate, "i1")))
     slot = e.op("getelementptr i8, ptr %env, i64 120")
     function = e.op(f"load ptr, ptr {slot}")
-    result = e.op(f"call i32 {function}(ptr %env, i32 %warp, i32 {number}, i32 {expected}, i32 {e.mask_bits()}, "
-                  f"i32 {operation}, i32 {lanes})")
+    result = e.op(
+        f"call i32 {function}(ptr %env, i32 %warp, i32 {number}, i32 {expected}, i32 {e.mask_bits()}, "
+        f"i32 {operation}, i32 {lanes})"
+    )
     if ins.dst and ins.dst[0] >= 0:
         if mods[1] == "popc":
             e.define(ins.dst[0], result, "i32", False)
@@ -156,10 +161,12 @@ def asynchronous_copy(e: Emitter, ins: Ins) -> None:
         value = "zeroinitializer"
         if at < taken:
             pointers = vector_pointers(e, source, "global", at)
-            value = e.op(f"call {t} @llvm.masked.gather.v{w}i32.v{w}p0(<{w} x ptr> {pointers}, i32 4, <{w} x i1> "
-                         f"{e.mask_vector()}, {t} zeroinitializer)")
+            value = e.op(
+                f"call {t} @llvm.masked.gather.v{w}i32.v{w}p0(<{w} x ptr> {pointers}, i32 4, <{w} x i1> "
+                f"{e.mask_vector()}, {t} zeroinitializer)"
+            )
         pointers = vector_pointers(e, to, "shared", at)
-        e.put(f"call void @llvm.masked.scatter.v{w}i32.v{w}p0({t} {value}, <{w} x ptr> {pointers}, i32 4, <{w} x i1> "
-              f"{e.mask_vector()})")
-
-
+        e.put(
+            f"call void @llvm.masked.scatter.v{w}i32.v{w}p0({t} {value}, <{w} x ptr> {pointers}, i32 4, "
+            f"<{w} x i1> {e.mask_vector()})"
+        )

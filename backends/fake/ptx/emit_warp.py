@@ -1,6 +1,7 @@
 """Operations between the lanes of a warp.  Kernels that use them are compiled for 32 lanes.
 
-A lane that does not take part (masked off) contributes nothing; reading from it gives an unspecified value, as in PTX.
+A lane that does not take part (masked off) contributes nothing; reading from it gives an unspecified value,
+as in PTX.
 """
 
 from __future__ import annotations
@@ -114,8 +115,10 @@ def permute(e: Emitter, data: str, kind: str, index: str) -> str:
     short = "f32" if kind == "float" else kind
     t = f"<32 x {kind}>"
     e.declare(f"llvm.masked.gather.v32{short}.v32p0", t, f"<32 x ptr>, i32, <32 x i1>, {t}")
-    return e.op(f"call {t} @llvm.masked.gather.v32{short}.v32p0(<32 x ptr> {pointers}, i32 4, <32 x i1> "
-                f"splat (i1 true), {t} zeroinitializer)")
+    return e.op(
+        f"call {t} @llvm.masked.gather.v32{short}.v32p0(<32 x ptr> {pointers}, i32 4, <32 x i1> "
+        f"splat (i1 true), {t} zeroinitializer)"
+    )
 
 
 # ---- votes ----------------------------------------------------------------------------------------
@@ -178,7 +181,12 @@ def match(e: Emitter, ins: Ins) -> None:
         e.define(ins.dst[0], result, "i32", True)
         return
     whole = e.op(f"icmp eq <32 x i32> {result}, {e.splat(taking, 'i32')}")
-    e.define(ins.dst[0], e.op(f"select <32 x i1> {whole}, <32 x i32> {result}, <32 x i32> zeroinitializer"), "i32", True)
+    e.define(
+        ins.dst[0],
+        e.op(f"select <32 x i1> {whole}, <32 x i32> {result}, <32 x i32> zeroinitializer"),
+        "i32",
+        True,
+    )
     if len(ins.dst) > 1:
         e.define(ins.dst[1], whole, "i1", True)
 
@@ -203,10 +211,12 @@ def reduce_lanes(e: Emitter, op: str, kind: str, signed: bool, data: str, lanes:
 @handles("redux")
 def redux(e: Emitter, ins: Ins) -> None:
     mods = [m for m in ins.mods if m != "sync"]
-    if len(mods) != 2 or mods[0] not in ("add", "min", "max", "and", "or", "xor") or mods[1] not in ("u32", "s32", "b32"):
+    if (
+        len(mods) != 2
+        or mods[0] not in ("add", "min", "max", "and", "or", "xor")
+        or mods[1] not in ("u32", "s32", "b32")
+    ):
         raise e.unsupported(ins)
     lanes = mask_from(e, members(e, ins.src[1]))
     name = reduce_lanes(e, mods[0], "i32", mods[1] == "s32", e.vector(ins.src[0], "i32"), lanes)
     e.define(ins.dst[0], name, "i32", False)
-
-

@@ -10,7 +10,9 @@ NOT_SUPPORTED = 801
 
 
 class PtxError(Exception):
-    """A refusal: `status` is a CUresult, the message names the line, the construct and, where there is one, the remedy."""
+    """A refusal: `status` is a CUresult, the message names the line, the construct and, where there is one,
+    the remedy.
+    """
 
     def __init__(self, message: str, line: int = 0, status: int = NOT_SUPPORTED) -> None:
         self.status = status

@@ -7,7 +7,6 @@ afterwards), and the classes below where they are constants of some kind.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Union
 
 from .syntax import FloatImm, Imm, Special
 
@@ -32,7 +31,7 @@ class DynamicShared:
     offset: int
 
 
-Source = Union[int, Imm, FloatImm, Special, GlobalAddress, ParamAddress, DynamicShared]
+Source = int | Imm | FloatImm | Special | GlobalAddress | ParamAddress | DynamicShared
 
 
 @dataclass(slots=True, eq=False)

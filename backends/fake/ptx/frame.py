@@ -1,10 +1,13 @@
 """The frame around a kernel's blocks: the loop over warps, the phases between barriers, spilled state.
 
-Block mode without barriers is a loop over the warps.  With barriers, phases: each warp that is not done goes from the
-dispatch to its next barrier; when all have been there, the next phase begins.  Per warp the spill area holds a record:
-    u32 state (0: start, k + 1: waits at barrier k, DONE), u32 lane mask, [u32 lane mask per target], spilled values
-Where lanes of a warp may wait at different barriers, each target of the dispatch has a mask of its own, and records
-are kept twice (for even and odd phases), since a barrier may be reached anew before the lanes that wait there resume.
+Block mode without barriers is a loop over the warps.  With barriers, phases: each warp that is not done goes
+from the dispatch to its next barrier; when all have been there, the next phase begins.  Per warp the spill
+area holds a record:
+    u32 state (0: start, k + 1: waits at barrier k, DONE), u32 lane mask, [u32 lane mask per target], spilled
+    values
+Where lanes of a warp may wait at different barriers, each target of the dispatch has a mask of its own, and
+records are kept twice (for even and odd phases), since a barrier may be reached anew before the lanes that
+wait there resume.
 """
 
 from __future__ import annotations
@@ -37,14 +40,18 @@ class Frame(Emitter):
         base = (8 + (4 * (len(self.flow.barriers) + 1) if diverges else 0) + 63) // 64 * 64
         end = base
         at = base
-        for number, barrier in enumerate(self.flow.barriers):
+        for _number, barrier in enumerate(self.flow.barriers):
             if not diverges:
                 at = base
             where = []
             for value in barrier.spilled:
                 size = self.W * BITS[self.float_kind[value]] // 8 if self.is_vector(value) else 8
                 size = max(size, 4)
-                at = (at + min(size, 64) - 1) // min(size, 64) * min(size, 64) if size & (size - 1) == 0 else at
+                at = (
+                    (at + min(size, 64) - 1) // min(size, 64) * min(size, 64)
+                    if size & (size - 1) == 0
+                    else at
+                )
                 where.append(at)
                 at += size
             self.offsets.append(where)
@@ -85,9 +92,16 @@ class Frame(Emitter):
     def prologue(self) -> None:
         """Everything before block 0, which is entered once per warp and phase."""
         w = self.W
-        for name, kind, offset in (("lo", "i64", 0), ("hi", "i64", 8), ("shared", "ptr", 16), ("shared.bytes", "i64", 24),
-                                   ("local", "ptr", 32), ("local.stride", "i64", 40), ("spill", "ptr", 48),
-                                   ("globals", "ptr", 56)):
+        for name, kind, offset in (
+            ("lo", "i64", 0),
+            ("hi", "i64", 8),
+            ("shared", "ptr", 16),
+            ("shared.bytes", "i64", 24),
+            ("local", "ptr", 32),
+            ("local.stride", "i64", 40),
+            ("spill", "ptr", 48),
+            ("globals", "ptr", 56),
+        ):
             self.put(f"%{name}.at = getelementptr i8, ptr %env, i64 {offset}")
             self.put(f"%{name} = load {kind}, ptr %{name}.at, !invariant.load !0")
         self.put('%mem = call ptr asm "", "=r,0"(ptr null)')
@@ -145,7 +159,7 @@ class Frame(Emitter):
         self.put("store i32 0, ptr %waiting")
         self.put("br label %init")
         self.label("init")
-        self.put(f"store i64 0, ptr %read.half")
+        self.put("store i64 0, ptr %read.half")
         state = self.record_pointer(0)
         self.put(f"store i32 0, ptr {state}")
         if not self.static_full:
@@ -267,7 +281,7 @@ class Frame(Emitter):
 @handles("$spill")
 def spill(e: Emitter, ins: Ins) -> None:
     assert isinstance(e, Frame)
-    for source, offset in zip(ins.src, e.offsets[ins.width]):
+    for source, offset in zip(ins.src, e.offsets[ins.width], strict=False):
         assert isinstance(source, int)
         if e.shapes.facts[source] is None:
             continue

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from .errors import unsupported
-from .flow import Block, Flow, Imm, Ins, Terminator
+from .flow import Block, Flow, Ins, Terminator
+from .syntax import Imm
 
 
 def reverse_postorder(succs: Sequence[Sequence[int]], entry: int) -> list[int]:
@@ -30,8 +31,12 @@ def reverse_postorder(succs: Sequence[Sequence[int]], entry: int) -> list[int]:
     return order
 
 
-def dominators(succs: Sequence[Sequence[int]], preds: Sequence[Sequence[int]], entry: int) -> tuple[list[int], list[int]]:
-    """Immediate dominators (Cooper, Harvey, Kennedy); -1 where unreachable, entry for the entry.  Also the order."""
+def dominators(
+    succs: Sequence[Sequence[int]], preds: Sequence[Sequence[int]], entry: int
+) -> tuple[list[int], list[int]]:
+    """Immediate dominators (Cooper, Harvey, Kennedy); -1 where unreachable, entry for the entry.  Also the
+    order.
+    """
     order = reverse_postorder(succs, entry)
     position = {node: i for i, node in enumerate(order)}
     idom = [-1] * len(succs)
@@ -65,7 +70,7 @@ class Loop:
     header: int
     latch: int
     blocks: set[int]
-    parent: "Loop | None" = None
+    parent: Loop | None = None
     depth: int = 1
     divergent: bool = False
     exits: list[tuple[int, int]] = field(default_factory=list)
@@ -102,8 +107,9 @@ class Graph:
         return a == b
 
     def post_dominators(self) -> list[int]:
-        """ipdom by block, within an iteration: a latch leads to its loop's exits rather than back to the header, so
-        that what comes after a `continue` does not post-dominate it by way of the next iteration."""
+        """ipdom by block, within an iteration: a latch leads to its loop's exits rather than back to the
+        header, so that what comes after a `continue` does not post-dominate it by way of the next
+        iteration."""
         n = self.exit
         preds: list[list[int]] = [[] for _ in range(n + 1)]
         succs: list[list[int]] = [[] for _ in range(n + 1)]
@@ -192,8 +198,8 @@ def components(nodes: set[int], succs: Sequence[Sequence[int]]) -> list[set[int]
 
 
 def make_reducible(flow: Flow) -> None:
-    """Gives loops with several entries (cutting at barriers makes such) one header: a block that switches on a
-    selector, which every edge to one of the entries sets."""
+    """Gives loops with several entries (cutting at barriers makes such) one header: a block that switches on
+    a selector, which every edge to one of the entries sets."""
     work = [set(range(len(flow.blocks)))]
     while work:
         nodes = work.pop()
@@ -207,7 +213,7 @@ def make_reducible(flow: Flow) -> None:
 
 
 def single_entry(flow: Flow, entries: list[int]) -> set[int]:
-    """Redirects all edges to `entries` through a new block; returns it and the blocks that set its selector."""
+    """Redirects all edges to `entries` through a new block; returns it and those that set its selector."""
     selector = flow.new_value("u32")
     header = flow.new_block()
     header.term = Terminator("switch", list(entries), selector, line=flow.blocks[entries[0]].term.line)
@@ -229,8 +235,8 @@ def single_entry(flow: Flow, entries: list[int]) -> set[int]:
 
 
 def add_latches(flow: Flow) -> None:
-    """Gives every loop a single latch of its own: an empty block that only jumps to the header.  An entry block
-    that is a loop header gets a predecessor first."""
+    """Gives every loop a single latch of its own: an empty block that only jumps to the header.  An entry
+    block that is a loop header gets a predecessor first."""
     if flow.blocks[0].preds:
         first = Block(len(flow.blocks))
         flow.blocks.append(first)
@@ -271,14 +277,14 @@ def liveness(flow: Flow) -> list[int]:
         use = defined = 0
         for ins in block.ins:
             for s in ins.src:
-                if s.__class__ is int and not defined >> s & 1:
+                if isinstance(s, int) and not defined >> s & 1:
                     use |= 1 << s
             for d in ins.dst:
                 if d >= 0:
                     defined |= 1 << d
         value = block.term.value
-        if value.__class__ is int and value >= 0 and not defined >> value & 1:  # type: ignore[operator]
-            use |= 1 << value  # type: ignore[operator]
+        if isinstance(value, int) and value >= 0 and not defined >> value & 1:
+            use |= 1 << value
         uses[block.index], defs[block.index] = use, defined
         succs.append([resume[block.index]] if block.term.kind == "barrier" else block.term.targets)
     live = list(uses)

@@ -1,12 +1,12 @@
 """Which block runs after which, and under which mask: partial linearisation of divergent control flow.
 
-After Moll and Hack, "Partial Control-Flow Linearization" (PLDI 2018): blocks are visited in a topological order that
-keeps loops together; a divergent branch goes to the nearest of its targets and defers the others; a uniform branch
-stays a branch, unless something nearer was deferred.  A divergent loop is left only at its latch, when no lane wants
-another turn; what its lanes exit to is deferred until then.
+After Moll and Hack, "Partial Control-Flow Linearization" (PLDI 2018): blocks are visited in a topological
+order that keeps loops together; a divergent branch goes to the nearest of its targets and defers the others;
+a uniform branch stays a branch, unless something nearer was deferred.  A divergent loop is left only at its
+latch, when no lane wants another turn; what its lanes exit to is deferred until then.
 
-Masks: a block has its own mask (a variable, fed by the edges into it) unless it is known to run under the mask of
-another block: uniform ways lead there, or it is control-equivalent to its dominator.
+Masks: a block has its own mask (a variable, fed by the edges into it) unless it is known to run under the
+mask of another block: uniform ways lead there, or it is control-equivalent to its dominator.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from .shapes import Shapes
 
 @dataclass(slots=True, eq=False)
 class Step:
-    """What follows a block: `ways` maps each successor to the block that control goes to (EXIT: the region's end)."""
+    """What follows a block: `ways` maps each successor to the block that control goes to (EXIT: the region's
+    end).
+    """
 
     ways: dict[int, int] = field(default_factory=dict)
     next: int = -1  # for divergent ends and for ends without successor
@@ -47,7 +49,7 @@ class Linear:
 
     # ---- order ------------------------------------------------------------------------------------
     def topological(self) -> list[int]:
-        """Topological, loops contiguous, and depth first, so that what a block dominates follows it closely."""
+        """Topological, loops contiguous, depth first, so that what a block dominates follows it closely."""
         graph = self.graph
         members: dict[int, list[int]] = {}
         for b in graph.rpo:
@@ -64,7 +66,7 @@ class Linear:
             for loop in inner:
                 for b in loop.blocks:
                     representative[b] = loop.header
-            waiting = {node: 0 for node in representative.values()}
+            waiting = dict.fromkeys(representative.values(), 0)
             edges: dict[int, list[int]] = {node: [] for node in waiting}
             for b, node in representative.items():
                 for s in graph.succs[b]:

@@ -1,7 +1,7 @@
 """Syntax tree -> flat form: inlines calls, resolves symbols, turns guards into selects or branches.
 
-Calls are inlined because the divergence analysis is per kernel, and because a call of warp vectors under a mask
-would need a calling convention of its own.  Recursion and indirect calls are refused by name.
+Calls are inlined because the divergence analysis is per kernel, and because a call of warp vectors under a
+mask would need a calling convention of its own.  Recursion and indirect calls are refused by name.
 """
 
 from __future__ import annotations
@@ -9,14 +9,64 @@ from __future__ import annotations
 from .errors import invalid, unsupported
 from .flow import Block, DynamicShared, Flow, GlobalAddress, Ins, ParamAddress, Source, Terminator
 from .parser import TYPE_SIZE
-from .syntax import (FloatImm, Function, Imm, Instruction, Label, Mem, Module, Not, Operand, Pair, Reg, Sink, Special,
-                     Sym, Variable, Vec)
+from .syntax import (
+    FloatImm,
+    Function,
+    Imm,
+    Instruction,
+    Label,
+    Mem,
+    Module,
+    Not,
+    Operand,
+    Pair,
+    Reg,
+    Sink,
+    Special,
+    Sym,
+    Variable,
+    Vec,
+)
 
-NO_RESULT = {"st", "red", "bar", "barrier", "membar", "fence", "bra", "brx", "ret", "exit", "trap", "prefetch",
-             "prefetchu", "nanosleep", "brkpt", "discard", "applypriority", "cp", "call", "pmevent"}
+NO_RESULT = {
+    "st",
+    "red",
+    "bar",
+    "barrier",
+    "membar",
+    "fence",
+    "bra",
+    "brx",
+    "ret",
+    "exit",
+    "trap",
+    "prefetch",
+    "prefetchu",
+    "nanosleep",
+    "brkpt",
+    "discard",
+    "applypriority",
+    "cp",
+    "call",
+    "pmevent",
+}
 # What a guard turns into a branch rather than a select: whatever touches memory or is felt by others.
-EFFECTS = NO_RESULT | {"ld", "ldu", "atom", "shfl", "vote", "match", "activemask", "redux", "mma", "ldmatrix", "wmma",
-                       "stmatrix", "elect", "alloca"}
+EFFECTS = NO_RESULT | {
+    "ld",
+    "ldu",
+    "atom",
+    "shfl",
+    "vote",
+    "match",
+    "activemask",
+    "redux",
+    "mma",
+    "ldmatrix",
+    "wmma",
+    "stmatrix",
+    "elect",
+    "alloca",
+}
 STRUCTURE = {"bra", "brx", "ret", "exit", "call", "trap"}
 MAX_DEPTH = 24
 MAX_INSTRUCTIONS = 200_000
@@ -30,19 +80,60 @@ def parameter_layout(function: Function) -> tuple[dict[str, int], int]:
     offsets: dict[str, int] = {}
     at = 0
     for parameter in function.params:
-        at = align_up(at, max(parameter.align if parameter.size not in (1, 2, 4, 8) else parameter.size, 1)
-                      if parameter.type != "b8" else parameter.align)
+        at = align_up(
+            at,
+            max(parameter.align if parameter.size not in (1, 2, 4, 8) else parameter.size, 1)
+            if parameter.type != "b8"
+            else parameter.align,
+        )
         offsets[parameter.name] = at
         at += parameter.size
     return offsets, at
 
 
-# Operations whose register operands (those at the positions given; None: all) have the instruction's own type.
+# Operations whose register operands (those at the positions given; None: all) have the instruction's own
+# type.
 TYPED: dict[str, tuple[int, ...] | None] = {
-    **dict.fromkeys(("add", "sub", "div", "rem", "min", "max", "neg", "abs", "and", "or", "xor", "not", "cnot", "fma",
-                     "sqrt", "rcp", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh", "copysign", "brev", "sad", "addc",
-                     "subc"), None),
-    "shl": (0, 1), "shr": (0, 1), "selp": (0, 1, 2), "mul": None, "mad": None, "setp": (1, 2), "popc": (1,), "clz": (1,),
+    **dict.fromkeys(
+        (
+            "add",
+            "sub",
+            "div",
+            "rem",
+            "min",
+            "max",
+            "neg",
+            "abs",
+            "and",
+            "or",
+            "xor",
+            "not",
+            "cnot",
+            "fma",
+            "sqrt",
+            "rcp",
+            "rsqrt",
+            "ex2",
+            "lg2",
+            "sin",
+            "cos",
+            "tanh",
+            "copysign",
+            "brev",
+            "sad",
+            "addc",
+            "subc",
+        ),
+        None,
+    ),
+    "shl": (0, 1),
+    "shr": (0, 1),
+    "selp": (0, 1, 2),
+    "mul": None,
+    "mad": None,
+    "setp": (1, 2),
+    "popc": (1,),
+    "clz": (1,),
 }
 
 
@@ -79,11 +170,14 @@ class Frame:
 class Lowering:
     def __init__(self, module: Module, kernel: Function) -> None:
         from .emit import HANDLERS
+
         self.module = module
         self.kernel = kernel
         self.known = HANDLERS
-        self.global_index = {v.name: i for i, v in enumerate(
-            v for v in module.variables.values() if v.space in ("global", "const"))}
+        self.global_index = {
+            v.name: i
+            for i, v in enumerate(v for v in module.variables.values() if v.space in ("global", "const"))
+        }
         offsets, size = parameter_layout(kernel)
         self.flow = Flow(kernel.name, [], [], offsets, size, 0, 0)
         self.shared: dict[str, int] = {}
@@ -199,7 +293,9 @@ class Lowering:
         if isinstance(operand, Sink):
             return [-1]
         if isinstance(operand, Pair):
-            return self.destinations(frame, operand.first, ins) + self.destinations(frame, operand.second, ins)
+            return self.destinations(frame, operand.first, ins) + self.destinations(
+                frame, operand.second, ins
+            )
         if isinstance(operand, Vec):
             return [d for item in operand.items for d in self.destinations(frame, item, ins)]
         raise invalid(f"`{ins.name}` cannot write to its first operand", ins.line)
@@ -261,7 +357,9 @@ class Lowering:
         for item in function.body:
             self.count += 1
             if self.count > MAX_INSTRUCTIONS:
-                raise unsupported(f"a kernel of more than {MAX_INSTRUCTIONS} instructions after inlining", item.line)
+                raise unsupported(
+                    f"a kernel of more than {MAX_INSTRUCTIONS} instructions after inlining", item.line
+                )
             if isinstance(item, Label):
                 target = self.flow.blocks[frame.labels[item.name]]
                 self.go(target.index, item.line)
@@ -295,7 +393,7 @@ class Lowering:
         wanted = list(made.dst)
         made.dst = [d if d < 0 else self.flow.new_value(self.flow.types[d]) for d in made.dst]
         self.block.ins.append(made)
-        for old, new in zip(wanted, made.dst):
+        for old, new in zip(wanted, made.dst, strict=False):
             if old >= 0:
                 pair: list[Source] = [old, new] if negated else [new, old]
                 self.block.ins.append(Ins("$select", (), [old], [guard, *pair], ins.line))
@@ -323,8 +421,9 @@ class Lowering:
                 self.go(target, ins.line)
             else:
                 name, negated = ins.guard
-                self.block.term = Terminator("cond", [target, after.index], self.register(frame, name), negated,
-                                             ins.line)
+                self.block.term = Terminator(
+                    "cond", [target, after.index], self.register(frame, name), negated, ins.line
+                )
         self.start(after)
 
     def plain(self, frame: Frame, ins: Instruction) -> None:
@@ -348,7 +447,9 @@ class Lowering:
 
     # ---- calls ------------------------------------------------------------------------------------
     def own_param(self, frame: Frame, ins: Instruction) -> str | None:
-        """The storage name when a ld/st.param goes to a call's .param variable rather than to a kernel parameter."""
+        """The storage name when a ld/st.param goes to a call's .param variable rather than to a kernel
+        parameter.
+        """
         memory = ins.operands[1] if ins.op == "ld" else ins.operands[0]
         if not isinstance(memory, Mem) or not isinstance(memory.base, Sym):
             return None
@@ -379,13 +480,18 @@ class Lowering:
         size = TYPE_SIZE.get(kind, 0)
         if not size:
             raise invalid(f"`{ins.name}` has no type", ins.line)
-        memory, data = (ins.operands[1], ins.operands[0]) if ins.op == "ld" else (ins.operands[0], ins.operands[1])
-        assert isinstance(memory, Mem) and isinstance(memory.base, Sym)
+        memory, data = (
+            (ins.operands[1], ins.operands[0]) if ins.op == "ld" else (ins.operands[0], ins.operands[1])
+        )
+        assert isinstance(memory, Mem)
+        assert isinstance(memory.base, Sym)
         items = data.items if isinstance(data, Vec) else [data]
         for i, item in enumerate(items):
             value = self.param_value(storage, memory.base.offset + memory.offset + i * size, size, ins.line)
             if ins.op == "st":
-                self.block.ins.append(Ins("$move", (kind,), [value], [self.source(frame, item, ins)], ins.line))
+                self.block.ins.append(
+                    Ins("$move", (kind,), [value], [self.source(frame, item, ins)], ins.line)
+                )
             else:
                 dst = self.destinations(frame, item, ins)
                 self.block.ins.append(Ins("$move", (kind,), dst, [value], ins.line))
@@ -419,37 +525,52 @@ class Lowering:
             raise unsupported("a call argument that is neither a register nor a .param variable", ins.line)
         return frame.params.get(operand.name) or f"{self.frames_id(frame)}:{operand.name}"
 
-    def inline(self, frame: Frame, ins: Instruction, target: Function, results: list[Operand],
-               arguments: list[Operand]) -> None:
+    def inline(
+        self,
+        frame: Frame,
+        ins: Instruction,
+        target: Function,
+        results: list[Operand],
+        arguments: list[Operand],
+    ) -> None:
         inner = Frame(target, frame.depth + 1)
         self.keep(inner)
-        for formal, actual in zip(target.params + target.returns, arguments + results):
+        for formal, actual in zip(target.params + target.returns, arguments + results, strict=False):
             if formal.space == "reg":
                 if formal in target.params:
                     value = self.register(inner, formal.name)
-                    self.block.ins.append(Ins("$move", (formal.type,), [value],
-                                              [self.source(frame, actual, ins)], ins.line))
+                    self.block.ins.append(
+                        Ins("$move", (formal.type,), [value], [self.source(frame, actual, ins)], ins.line)
+                    )
             else:
                 inner.params[formal.name] = self.storage(frame, actual, ins)
         after = self.flow.new_block()
         inner.done = after.index
         self.body(inner)
         self.start(after)
-        for formal, actual in zip(target.returns, results):
+        for formal, actual in zip(target.returns, results, strict=False):
             if formal.space == "reg":
-                self.block.ins.append(Ins("$move", (formal.type,), self.destinations(frame, actual, ins),
-                                          [self.register(inner, formal.name)], ins.line))
+                self.block.ins.append(
+                    Ins(
+                        "$move",
+                        (formal.type,),
+                        self.destinations(frame, actual, ins),
+                        [self.register(inner, formal.name)],
+                        ins.line,
+                    )
+                )
 
     def keep(self, frame: Frame) -> None:
         """Frames name their storage by identity, so none may be collected while lowering."""
         self._kept = getattr(self, "_kept", [])
         self._kept.append(frame)
 
-    def system_call(self, frame: Frame, ins: Instruction, name: str, results: list[Operand],
-                    arguments: list[Operand]) -> None:
+    def system_call(
+        self, frame: Frame, ins: Instruction, name: str, results: list[Operand], arguments: list[Operand]
+    ) -> None:
         sizes = {"vprintf": (8, 8), "__assertfail": (8, 8, 4, 8, 8)}[name]
         values: list[Source] = []
-        for argument, size in zip(arguments, sizes):
+        for argument, size in zip(arguments, sizes, strict=False):
             if isinstance(argument, Sym):
                 values.append(self.param_value(self.storage(frame, argument, ins), 0, size, ins.line))
             else:
@@ -457,8 +578,11 @@ class Lowering:
         dst = []
         if results:
             first = results[0]
-            dst = [self.param_value(self.storage(frame, first, ins), 0, 4, ins.line)] if isinstance(first, Sym) \
+            dst = (
+                [self.param_value(self.storage(frame, first, ins), 0, 4, ins.line)]
+                if isinstance(first, Sym)
                 else self.destinations(frame, first, ins)
+            )
         self.block.ins.append(Ins(f"${name}", (), dst, values, ins.line))
 
 

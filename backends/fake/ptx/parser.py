@@ -13,12 +13,47 @@ import struct
 from bisect import bisect_right
 
 from .errors import UNSUPPORTED_VERSION, PtxError, invalid, unsupported
-from .syntax import (FloatImm, Function, Imm, Instruction, Label, Mem, Module, Not, Operand, Pair, Reg, Sink,
-                     Special, Sym, Variable, Vec)
+from .syntax import (
+    FloatImm,
+    Function,
+    Imm,
+    Instruction,
+    Label,
+    Mem,
+    Module,
+    Not,
+    Operand,
+    Pair,
+    Reg,
+    Sink,
+    Special,
+    Sym,
+    Variable,
+    Vec,
+)
 
-TYPE_SIZE = {"b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2, "b32": 4, "u32": 4,
-             "s32": 4, "f32": 4, "f16x2": 4, "bf16x2": 4, "b64": 8, "u64": 8, "s64": 8, "f64": 8, "b128": 16,
-             "pred": 1}
+TYPE_SIZE = {
+    "b8": 1,
+    "u8": 1,
+    "s8": 1,
+    "b16": 2,
+    "u16": 2,
+    "s16": 2,
+    "f16": 2,
+    "bf16": 2,
+    "b32": 4,
+    "u32": 4,
+    "s32": 4,
+    "f32": 4,
+    "f16x2": 4,
+    "bf16x2": 4,
+    "b64": 8,
+    "u64": 8,
+    "s64": 8,
+    "f64": 8,
+    "b128": 16,
+    "pred": 1,
+}
 MAX_VERSION = (9, 9)
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
@@ -29,12 +64,43 @@ _DECL = re.compile(rf"\s*({_NAME})\s*(?:<(\d+)>|((?:\[\s*\w*\s*\])+))?\s*")
 _INTEGER = re.compile(r"[+-]?\s*(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?$")
 _FLOAT_HEX = re.compile(r"0([fFdD])([0-9a-fA-F]+)$")
 _FLOAT_DEC = re.compile(r"[+-]?(\d+\.\d*|\.\d+|\d+)([eE][+-]?\d+)?$")
-_SPECIALS = {"tid", "ntid", "ctaid", "nctaid", "laneid", "warpid", "nwarpid", "smid", "nsmid", "gridid", "clock",
-             "clock64", "clock_hi", "globaltimer", "globaltimer_lo", "globaltimer_hi", "lanemask_eq", "lanemask_lt",
-             "lanemask_le", "lanemask_gt", "lanemask_ge", "dynamic_smem_size", "total_smem_size",
-             "aggr_smem_size", "clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid", "cluster_ctarank",
-             "cluster_nctarank", "is_explicit_cluster", "current_graph_exec", "reserved_smem_offset_begin",
-             "reserved_smem_offset_end", "reserved_smem_offset_cap"}
+_SPECIALS = {
+    "tid",
+    "ntid",
+    "ctaid",
+    "nctaid",
+    "laneid",
+    "warpid",
+    "nwarpid",
+    "smid",
+    "nsmid",
+    "gridid",
+    "clock",
+    "clock64",
+    "clock_hi",
+    "globaltimer",
+    "globaltimer_lo",
+    "globaltimer_hi",
+    "lanemask_eq",
+    "lanemask_lt",
+    "lanemask_le",
+    "lanemask_gt",
+    "lanemask_ge",
+    "dynamic_smem_size",
+    "total_smem_size",
+    "aggr_smem_size",
+    "clusterid",
+    "nclusterid",
+    "cluster_ctaid",
+    "cluster_nctaid",
+    "cluster_ctarank",
+    "cluster_nctarank",
+    "is_explicit_cluster",
+    "current_graph_exec",
+    "reserved_smem_offset_begin",
+    "reserved_smem_offset_end",
+    "reserved_smem_offset_cap",
+}
 
 
 def parse_integer(text: str) -> int | None:
@@ -43,7 +109,9 @@ def parse_integer(text: str) -> int | None:
     if match is None:
         return None
     digits = match[1]
-    value = int(digits, 0) if digits[:2].lower() in ("0x", "0b") else int(digits, 8 if digits[0] == "0" else 10)
+    value = (
+        int(digits, 0) if digits[:2].lower() in ("0x", "0b") else int(digits, 8 if digits[0] == "0" else 10)
+    )
     return -value if text[0] == "-" else value
 
 
@@ -81,14 +149,14 @@ class Parser:
         end = self.text.find(";", self.at)
         if end < 0:
             raise invalid("the text ends inside a statement (missing `;`)", self.line())
-        found = self.text[self.at:end]
+        found = self.text[self.at : end]
         self.at = end + 1
         return found.strip()
 
     def rest_of_line(self) -> str:
         end = self.text.find("\n", self.at)
         end = len(self.text) if end < 0 else end
-        found = self.text[self.at:end]
+        found = self.text[self.at : end]
         self.at = end
         return found.strip()
 
@@ -103,7 +171,11 @@ class Parser:
             word = re.compile(r"[^\s;(\[]+").match(self.text, self.at)
             name = word[0] if word else ""
             if name == ".version":
-                version = self.rest_of_line().split()[1] if len(self.text[self.at:self.at + 60].split()) > 1 else ""
+                version = (
+                    self.rest_of_line().split()[1]
+                    if len(self.text[self.at : self.at + 60].split()) > 1
+                    else ""
+                )
                 self.check_version(version, here)
             elif name == ".target":
                 sm = self.parse_target(self.rest_of_line(), here)
@@ -135,8 +207,11 @@ class Parser:
         if match is None:
             raise invalid(f"malformed .version `{version}`", line)
         if (int(match[1]), int(match[2])) > MAX_VERSION:
-            raise PtxError(f".version {version} is newer than {MAX_VERSION[0]}.{MAX_VERSION[1]}, the newest known",
-                           line, UNSUPPORTED_VERSION)
+            raise PtxError(
+                f".version {version} is newer than {MAX_VERSION[0]}.{MAX_VERSION[1]}, the newest known",
+                line,
+                UNSUPPORTED_VERSION,
+            )
 
     def parse_target(self, text: str, line: int) -> int:
         match = re.match(r"\.target\s+sm_(\d+)", text)
@@ -209,11 +284,14 @@ class Parser:
             raise invalid(f"declaration without a type: `{text[:60]}`", line)
         if space == "const" and "[" in text[:at] and "const[" in text:
             raise unsupported("numbered constant banks", line)
-        return [self.variable(part, space, kind, align, vector, line, init, extern)
-                for part in self.split_commas(head[at:])]
+        return [
+            self.variable(part, space, kind, align, vector, line, init, extern)
+            for part in self.split_commas(head[at:])
+        ]
 
-    def variable(self, text: str, space: str, kind: str, align: int, vector: int, line: int, init: str,
-                 extern: bool) -> Variable:
+    def variable(
+        self, text: str, space: str, kind: str, align: int, vector: int, line: int, init: str, extern: bool
+    ) -> Variable:
         match = _DECL.fullmatch(text)
         if match is None:
             raise invalid(f"malformed declaration `{text.strip()}`", line)
@@ -258,8 +336,13 @@ class Parser:
     @staticmethod
     def float_bytes(literal: FloatImm, kind: str) -> bytes:
         if kind == "f64":
-            bits = literal.bits if literal.width == 64 else struct.unpack("<Q", struct.pack(
-                "<d", struct.unpack("<f", struct.pack("<I", literal.bits))[0]))[0]
+            bits = (
+                literal.bits
+                if literal.width == 64
+                else struct.unpack(
+                    "<Q", struct.pack("<d", struct.unpack("<f", struct.pack("<I", literal.bits))[0])
+                )[0]
+            )
             return int(bits).to_bytes(8, "little")
         if literal.width == 64:
             return struct.pack("<f", struct.unpack("<d", struct.pack("<Q", literal.bits))[0])
@@ -286,12 +369,12 @@ class Parser:
     def parse_parameters(self, line: int) -> list[Variable]:
         """A parenthesised list at the cursor, or nothing."""
         self.skip_space()
-        if self.text[self.at:self.at + 1] != "(":
+        if self.text[self.at : self.at + 1] != "(":
             return []
         end = self.text.find(")", self.at)
         if end < 0:
             raise invalid("unterminated parameter list", line)
-        text = self.text[self.at + 1:end]
+        text = self.text[self.at + 1 : end]
         self.at = end + 1
         found: list[Variable] = []
         for part in self.split_commas(text):
@@ -317,7 +400,7 @@ class Parser:
                 function.registers[parameter.name] = parameter.type
         while True:
             self.skip_space()
-            c = self.text[self.at:self.at + 1]
+            c = self.text[self.at : self.at + 1]
             if c == ";":
                 self.at += 1
                 self.functions.setdefault(function.name, function)
@@ -336,17 +419,27 @@ class Parser:
         line = self.line()
         match = re.compile(r"\.(\w+)((?:\s*,?\s*\d+)*)").match(self.text, self.at)
         if match is None:
-            raise invalid(f"unexpected `{self.text[self.at:self.at + 20].split()[0:1]}` after a function's head", line)
+            raise invalid(
+                f"unexpected `{self.text[self.at : self.at + 20].split()[0:1]}` after a function's head", line
+            )
         self.at = match.end()
         numbers = [int(n) for n in re.findall(r"\d+", match[2])]
-        shape = tuple(numbers + [1, 1])[:3]
+        shape = (*numbers, 1, 1)[:3]
         name = match[1]
         if name == "maxntid":
             function.maxntid = (shape[0], shape[1], shape[2])
         elif name == "reqntid":
             function.reqntid = (shape[0], shape[1], shape[2])
-        elif name in ("minnctapersm", "maxnreg", "maxnctapersm", "noreturn", "abi_preserve", "abi_preserve_control",
-                      "unique", "blocksareclusters"):
+        elif name in (
+            "minnctapersm",
+            "maxnreg",
+            "maxnctapersm",
+            "noreturn",
+            "abi_preserve",
+            "abi_preserve_control",
+            "unique",
+            "blocksareclusters",
+        ):
             if name == "blocksareclusters":
                 raise unsupported("directive `.blocksareclusters`", line)
         elif name == "reqnctapercluster" and all(n == 1 for n in numbers):
@@ -391,7 +484,7 @@ class Parser:
         self.at = match.end()
         self.skip_space()
         if self.text.startswith(".branchtargets", self.at):
-            text = self.statement()[len(".branchtargets"):]
+            text = self.statement()[len(".branchtargets") :]
             function.branch_targets[match[1]] = [t.strip() for t in text.split(",")]
         elif self.text.startswith((".callprototype", ".calltargets"), self.at):
             self.statement()  # refused at the call

@@ -1,14 +1,14 @@
 """Helper functions that every object carries as needed: the slow side of memory checks.
 
-The fast check is conservative (it takes all lanes as active, and a group of accesses as one range); these look again,
-lane by lane and access by access.
+The fast check is conservative (it takes all lanes as active, and a group of accesses as one range); these
+look again, lane by lane and access by access.
 """
 
 from __future__ import annotations
 
 from .multiply import multiply_text
 
-ATTRIBUTES = '''
+ATTRIBUTES = """
 attributes #0 = { nounwind "no-trapping-math"="true" "frame-pointer"="none" %s }
 attributes #1 = { nounwind cold noinline minsize }
 attributes #2 = { nounwind noinline %s }
@@ -17,9 +17,9 @@ attributes #2 = { nounwind noinline %s }
 !2 = !{!"branch_weights", i32 1, i32 10000}
 !3 = distinct !{!3, !4}
 !4 = !{!"llvm.loop.unroll.disable"}
-'''
+"""
 
-CHECK_ONE = '''
+CHECK_ONE = """
 define internal void @sg.check(ptr %env, i64 %address, i32 %bytes, i32 %kind, i32 %align) #1 {
   %mask.s = sub i32 %align, 1
   %mask = zext i32 %mask.s to i64
@@ -49,9 +49,9 @@ outside:
 done:
   ret void
 }
-'''
+"""
 
-CHECK_LIMIT = '''
+CHECK_LIMIT = """
 define internal void @sg.limit(ptr %env, i64 %address, i64 %size, i32 %bytes, i32 %align) #1 {
   %mask.s = sub i32 %align, 1
   %mask = zext i32 %mask.s to i64
@@ -73,10 +73,11 @@ fail:
 done:
   ret void
 }
-'''
+"""
 
-CHECK_LANES = '''
-define internal void @sg.check.lanes(ptr %env, ptr %addresses, i32 %mask, i64 %offset, i32 %bytes, i32 %kind, i32 %align) #1 {
+CHECK_LANES = """
+define internal void @sg.check.lanes(ptr %env, ptr %addresses, i32 %mask, i64 %offset, i32 %bytes,
+                                      i32 %kind, i32 %align) #1 {
   br label %loop
 loop:
   %left = phi i32 [ %mask, %0 ], [ %rest, %body ]
@@ -94,10 +95,11 @@ body:
 done:
   ret void
 }
-'''
+"""
 
-LIMIT_LANES = '''
-define internal void @sg.limit.lanes(ptr %env, ptr %addresses, i32 %mask, i64 %offset, i64 %size, i32 %bytes, i32 %align) #1 {
+LIMIT_LANES = """
+define internal void @sg.limit.lanes(ptr %env, ptr %addresses, i32 %mask, i64 %offset, i64 %size,
+                                      i32 %bytes, i32 %align) #1 {
   br label %loop
 loop:
   %left = phi i32 [ %mask, %0 ], [ %rest, %body ]
@@ -115,10 +117,15 @@ body:
 done:
   ret void
 }
-'''
+"""
 
 NEEDS = {"sg.check": [], "sg.limit": [], "sg.check.lanes": ["sg.check"], "sg.limit.lanes": ["sg.limit"]}
-TEXT = {"sg.check": CHECK_ONE, "sg.limit": CHECK_LIMIT, "sg.check.lanes": CHECK_LANES, "sg.limit.lanes": LIMIT_LANES}
+TEXT = {
+    "sg.check": CHECK_ONE,
+    "sg.limit": CHECK_LIMIT,
+    "sg.check.lanes": CHECK_LANES,
+    "sg.limit.lanes": LIMIT_LANES,
+}
 
 
 def helpers(used: set[str], declared: dict[str, str]) -> str:
@@ -129,5 +136,7 @@ def helpers(used: set[str], declared: dict[str, str]) -> str:
     if any(name.endswith("lanes") for name in wanted):
         declared["llvm.cttz.i32"] = "declare i32 @llvm.cttz.i32(i32, i1)"
     if any(name.startswith("sg.mma") for name in wanted):
-        declared["llvm.fma.v8f32"] = "declare <8 x float> @llvm.fma.v8f32(<8 x float>, <8 x float>, <8 x float>)"
+        declared["llvm.fma.v8f32"] = (
+            "declare <8 x float> @llvm.fma.v8f32(<8 x float>, <8 x float>, <8 x float>)"
+        )
     return "".join(TEXT.get(name) or multiply_text(name) for name in sorted(wanted))

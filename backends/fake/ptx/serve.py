@@ -1,7 +1,8 @@
 """`--serve`: requests on standard input, replies on standard output (kernel_abi.h), until end of file.
 
-Whatever a request holds, it gets a reply: only the end of the input, or a parent that is gone, ends the process.
-Interrupts are ignored, since a Ctrl-C in the terminal is meant for the job, and the device still needs its compiler.
+Whatever a request holds, it gets a reply: only the end of the input, or a parent that is gone, ends the
+process. Interrupts are ignored, since a Ctrl-C in the terminal is meant for the job, and the device still
+needs its compiler.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ def answer(service: Service, verb: int, payload: bytes) -> tuple[int, str]:
         return 801, "the kernel is nested too deeply for ptx-compile"
     except MemoryError:
         return 2, "ptx-compile is out of memory"
-    except Exception as error:  # a fault of the compiler: the job must hear of it, and the next request must work
+    except (
+        Exception
+    ) as error:  # a fault of the compiler: the job must hear of it, and the next request must work
         return UNKNOWN, f"internal error in ptx-compile: {type(error).__name__}: {one_line(error)}"
 
 
@@ -78,6 +81,6 @@ def serve() -> int:
         reply = struct.pack("<II", len(data) + 4, status) + data
         try:
             while reply:
-                reply = reply[os.write(target, reply):]
+                reply = reply[os.write(target, reply) :]
         except BrokenPipeError:
             return 0

@@ -19,21 +19,29 @@ KNOWN_OPTIONS = 1
 
 
 def order_sensitive(module: Module, kernel: Function) -> bool:
-    """Whether results can depend on the order of blocks: floating-point atomics, or atomics whose result is used."""
+    """Whether results can depend on the order of blocks: floating-point atomics, or atomics whose result is
+    used.
+    """
     from .lower import Lowering
+
     for function in Lowering(module, kernel).reachable():
         for ins in function.body or ():
             if not isinstance(ins, Instruction) or ins.op not in ("atom", "red"):
                 continue
             if "shared" in ins.mods or "shared::cta" in ins.mods:
                 continue
-            if ins.op == "atom" or any(m.startswith(("f", "bf")) for m in ins.mods) or {"exch", "cas"} & set(ins.mods):
+            if (
+                ins.op == "atom"
+                or any(m.startswith(("f", "bf")) for m in ins.mods)
+                or {"exch", "cas"} & set(ins.mods)
+            ):
                 return True
     return False
 
 
 def describe_kernel(module: Module, kernel: Function) -> list[str]:
     from .lower import Lowering, align_up
+
     lowering = Lowering(module, kernel)
     local = 0
     for function in lowering.reachable():
@@ -42,8 +50,17 @@ def describe_kernel(module: Module, kernel: Function) -> list[str]:
                 local = align_up(local, variable.align) + variable.size
     wide = sum(2 if TYPE_SIZE[t] == 8 else 1 for t in kernel.registers.values())
     registers = min(64, max(16, (wide + 7) // 8 * 8))
-    words = ["kernel", kernel.name, lowering.flow.param_bytes, lowering.flow.static_shared, local,
-             int(order_sensitive(module, kernel)), *kernel.maxntid, *kernel.reqntid, registers]
+    words = [
+        "kernel",
+        kernel.name,
+        lowering.flow.param_bytes,
+        lowering.flow.static_shared,
+        local,
+        int(order_sensitive(module, kernel)),
+        *kernel.maxntid,
+        *kernel.reqntid,
+        registers,
+    ]
     lines = [" ".join(str(w) for w in words)]
     for parameter in kernel.params:
         lines.append(f"param {lowering.flow.param_offsets[parameter.name]} {parameter.size}")
@@ -60,8 +77,10 @@ def describe_globals(module: Module) -> list[str]:
     for i, variable in enumerate(found):
         for offset, symbol, addend in variable.fixups:
             if symbol not in index:
-                raise invalid(f"initialiser of `{variable.name}` refers to `{symbol}`, which is no variable",
-                              variable.line)
+                raise invalid(
+                    f"initialiser of `{variable.name}` refers to `{symbol}`, which is no variable",
+                    variable.line,
+                )
             lines.append(f"fixup {i} {offset} {index[symbol]} {addend}")
     return lines
 
@@ -140,17 +159,23 @@ class Service:
     @staticmethod
     def key(module: str, kernel: str, block: tuple[int, int, int], options: int) -> str:
         from .target import host
+
         cpu = host()
-        return digest("object", compiler_digest(), module, kernel, repr(block), str(options), cpu.cpu, cpu.features)
+        return digest(
+            "object", compiler_digest(), module, kernel, repr(block), str(options), cpu.cpu, cpu.features
+        )
 
     def build(self, key: str, module_name: str, kernel: str, block: tuple[int, int, int]) -> str:
         from .compiler import compile_kernel
+
         compiled, code = compile_kernel(self.module(module_name), kernel, block)
         path = self.cache.write(key + ".o", code)
         if re.search(r"\s", str(path)):
             raise PtxError(f"the cache path `{path}` holds white space; set SINGULARITY_FAKE_CACHE", 0)
-        answer = (f"object {path}\nsymbol {compiled.symbol}\nmode {compiled.mode}\nspill {compiled.spill}\n"
-                  f"shared {compiled.shared}\nlocal {compiled.local}\n")
+        answer = (
+            f"object {path}\nsymbol {compiled.symbol}\nmode {compiled.mode}\nspill {compiled.spill}\n"
+            f"shared {compiled.shared}\nlocal {compiled.local}\n"
+        )
         self.cache.write(key + ".compile", answer.encode())
         return answer
 

@@ -1,11 +1,12 @@
-"""Divergence analysis: what is the same in all lanes, what differs by a constant from lane to lane, what varies.
+"""Divergence analysis: what is the same in all lanes, what differs by a constant from lane to lane, what
+varies.
 
-A value's shape is its stride from lane to lane (0: uniform), or VARYING.  Uniform and linear values are kept as
-scalars (the value of lane 0), which is what makes addresses contiguous and loops scalar.  The analysis is
+A value's shape is its stride from lane to lane (0: uniform), or VARYING.  Uniform and linear values are kept
+as scalars (the value of lane 0), which is what makes addresses contiguous and loops scalar.  The analysis is
 optimistic: everything starts unknown and only falls.
 
-Linear values are exact modulo 2^bits.  Where one is widened, a wrap within the warp would make it non-linear: the
-range says that it cannot happen, or the emitter guards (see emit_alu.widen), or the value varies.
+Linear values are exact modulo 2^bits.  Where one is widened, a wrap within the warp would make it non-linear:
+the range says that it cannot happen, or the emitter guards (see emit_alu.widen), or the value varies.
 """
 
 from __future__ import annotations
@@ -13,16 +14,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .flow import DynamicShared, FloatImm, Flow, GlobalAddress, Imm, Ins, ParamAddress, Source, Special
+from .flow import DynamicShared, Flow, GlobalAddress, Ins, ParamAddress, Source
 from .graph import Graph, Loop
 from .parser import TYPE_SIZE
+from .syntax import FloatImm, Imm, Special
 
 VARYING = None
 
 
 class Fact(NamedTuple):
-    """stride; tz: trailing zeros of lane 0's value; umax: bound of all lanes' unsigned values or -1; const: the
-    value or None; risky: may have wrapped below zero."""
+    """stride; tz: trailing zeros of lane 0's value; umax: bound of all lanes' unsigned values or -1; const:
+    the value or None; risky: may have wrapped below zero."""
 
     stride: int | None
     tz: int = 0
@@ -157,8 +159,13 @@ class Shapes:
         if old is not None:
             umax = new.umax if new.umax == old.umax else -1
             stride = new.stride if new.stride == old.stride else VARYING
-            new = Fact(stride, min(new.tz, old.tz), umax, new.const if new.const == old.const else None,
-                       new.risky or old.risky)
+            new = Fact(
+                stride,
+                min(new.tz, old.tz),
+                umax,
+                new.const if new.const == old.const else None,
+                new.risky or old.risky,
+            )
             if new == old:
                 return False
         self.facts[value] = new
@@ -180,9 +187,13 @@ class Shapes:
             if result is None:
                 result = fact
             else:
-                result = Fact(fact.stride if fact.stride == result.stride else VARYING, min(fact.tz, result.tz),
-                              max(fact.umax, result.umax) if fact.umax >= 0 and result.umax >= 0 else -1,
-                              fact.const if fact.const == result.const else None, fact.risky or result.risky)
+                result = Fact(
+                    fact.stride if fact.stride == result.stride else VARYING,
+                    min(fact.tz, result.tz),
+                    max(fact.umax, result.umax) if fact.umax >= 0 and result.umax >= 0 else -1,
+                    fact.const if fact.const == result.const else None,
+                    fact.risky or result.risky,
+                )
         return result
 
     # ---- control divergence -----------------------------------------------------------------------
@@ -199,7 +210,7 @@ class Shapes:
             loop = loop.parent
 
     def find_joins(self, branch: int) -> set[int]:
-        """Blocks where two disjoint paths from the branch meet (labels are propagated in reverse postorder)."""
+        """Blocks where two disjoint paths from the branch meet (labels go down in reverse postorder)."""
         graph = self.graph
         label: dict[int, int] = {}
         joins: set[int] = set()
@@ -304,7 +315,10 @@ class Shapes:
     def instruction(self, ins: Ins) -> bool:
         facts: list[Fact | None] = [self.of(s) for s in ins.src]
         if self.undefined:
-            facts = [UNIFORM if f is None and s in self.undefined else f for s, f in zip(ins.src, facts)]
+            facts = [
+                UNIFORM if f is None and s in self.undefined else f
+                for s, f in zip(ins.src, facts, strict=False)
+            ]
         special = SPECIAL.get(ins.op)
         if special is not None:
             new = special(self, ins, facts)
@@ -350,7 +364,7 @@ def combine(a: Fact, b: Fact, sign: int) -> Fact:
     const = a.const + sign * b.const if a.const is not None and b.const is not None else None
     if sign > 0:
         umax = a.umax + b.umax if a.umax >= 0 and b.umax >= 0 and not a.risky and not b.risky else -1
-        if const is None and (a.const or 0) < 0 or (b.const or 0) < 0:
+        if (const is None and (a.const or 0) < 0) or (b.const or 0) < 0:
             umax = -1
     else:
         umax = -1
@@ -499,9 +513,22 @@ def rule_rem(ins: Ins, f: list[Fact]) -> Fact | None:
 # The number of lanes, as the rules for `and` and `shr` need it; set by analyse().
 LANES = [32]
 
-LINEAR = {"mov": rule_move, "$move": rule_move, "cvta": rule_move, "add": rule_add, "sub": rule_sub, "mul": rule_mul,
-          "mad": rule_mad, "shl": rule_shl, "neg": rule_neg, "cvt": rule_cvt, "or": rule_or, "and": rule_and,
-          "shr": rule_shr, "rem": rule_rem}
+LINEAR = {
+    "mov": rule_move,
+    "$move": rule_move,
+    "cvta": rule_move,
+    "add": rule_add,
+    "sub": rule_sub,
+    "mul": rule_mul,
+    "mad": rule_mad,
+    "shl": rule_shl,
+    "neg": rule_neg,
+    "cvt": rule_cvt,
+    "or": rule_or,
+    "and": rule_and,
+    "shr": rule_shr,
+    "rem": rule_rem,
+}
 
 
 def special_load(shapes: Shapes, ins: Ins, facts: list[Fact | None]) -> Fact | None:
@@ -539,7 +566,9 @@ def special_select(shapes: Shapes, ins: Ins, facts: list[Fact | None]) -> Fact |
         return None
     if a is None or b is None:
         known = a or b
-        return known if known is not None and predicate.stride == 0 else (VARIES if known is not None else None)
+        return (
+            known if known is not None and predicate.stride == 0 else (VARIES if known is not None else None)
+        )
     umax = max(a.umax, b.umax) if a.umax >= 0 and b.umax >= 0 else -1
     stride = a.stride if predicate.stride == 0 and a.stride == b.stride else VARYING
     return Fact(stride, min(a.tz, b.tz), umax, None, a.risky or b.risky)
@@ -547,7 +576,7 @@ def special_select(shapes: Shapes, ins: Ins, facts: list[Fact | None]) -> Fact |
 
 def special_reload(shapes: Shapes, ins: Ins, facts: list[Fact | None]) -> Fact | None:
     barrier = shapes.flow.barriers[ins.width]
-    index = [i for i, reload in enumerate(reloads(shapes, ins.width)) if reload is ins][0]
+    index = next(i for i, reload in enumerate(reloads(shapes, ins.width)) if reload is ins)
     return shapes.facts[barrier.spilled[index]]
 
 
@@ -556,12 +585,29 @@ def reloads(shapes: Shapes, number: int) -> list[Ins]:
     return [i for i in block.ins if i.op == "$reload"]
 
 
-SPECIAL = {"ld": special_load, "ldu": special_load, "atom": special_varying, "shfl": special_varying,
-           "match": special_varying, "mma": special_varying, "ldmatrix": special_varying, "vote": special_uniform,
-           "activemask": special_uniform, "redux": special_uniform, "$reduced": special_uniform,
-           "$undefined": special_undefined, "cvta": special_cvta, "selp": special_select, "$select": special_select,
-           "$reload": special_reload, "$vprintf": special_uniform, "barrier": special_uniform,
-           "bar": special_uniform, "elect": special_varying, "movmatrix": special_varying}
+SPECIAL = {
+    "ld": special_load,
+    "ldu": special_load,
+    "atom": special_varying,
+    "shfl": special_varying,
+    "match": special_varying,
+    "mma": special_varying,
+    "ldmatrix": special_varying,
+    "vote": special_uniform,
+    "activemask": special_uniform,
+    "redux": special_uniform,
+    "$reduced": special_uniform,
+    "$undefined": special_undefined,
+    "cvta": special_cvta,
+    "selp": special_select,
+    "$select": special_select,
+    "$reload": special_reload,
+    "$vprintf": special_uniform,
+    "barrier": special_uniform,
+    "bar": special_uniform,
+    "elect": special_varying,
+    "movmatrix": special_varying,
+}
 
 
 def analyse(flow: Flow, graph: Graph, layout: Layout) -> Shapes:

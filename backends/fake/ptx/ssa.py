@@ -1,19 +1,21 @@
 """Cuts a kernel at its barriers and brings it into SSA form.
 
-Cutting (fission): a barrier ends a block without successor; the block after it becomes a successor of a dispatch
-block at the entry.  A warp runs from the dispatch to the next barrier or to the end, and the frame around it (frame.py)
-runs all warps of the block to their barriers before any goes on.  What is live across a barrier is spilled there
-and reloaded after it.  Loops around a barrier are no loops any more for the passes after this one.
+Cutting (fission): a barrier ends a block without successor; the block after it becomes a successor of a
+dispatch block at the entry.  A warp runs from the dispatch to the next barrier or to the end, and the frame
+around it (frame.py) runs all warps of the block to their barriers before any goes on.  What is live across a
+barrier is spilled there and reloaded after it.  Loops around a barrier are no loops any more for the passes
+after this one.
 
-SSA is what makes the divergence analysis precise.  Values defined in a loop and used outside of it get a phi at the
-loop's exit: lanes leave a divergent loop one by one, and what they took along is collected there.
+SSA is what makes the divergence analysis precise.  Values defined in a loop and used outside of it get a phi
+at the loop's exit: lanes leave a divergent loop one by one, and what they took along is collected there.
 """
 
 from __future__ import annotations
 
 from .errors import unsupported
-from .flow import Barrier, Block, Flow, Imm, Ins, Phi, Terminator
+from .flow import Barrier, Block, Flow, Ins, Phi, Terminator
 from .graph import Graph, add_latches, bits, liveness, make_reducible, renumber_entry
+from .syntax import Imm
 
 
 def barrier_kind(ins: Ins, threads: int) -> str | None:
@@ -27,7 +29,9 @@ def barrier_kind(ins: Ins, threads: int) -> str | None:
         raise unsupported(f"`{ins.name}`", ins.line)
     if mods == ["sync"]:
         count = ins.src[1] if len(ins.src) == 2 else None
-        if isinstance(ins.src[0], Imm) and (count is None or isinstance(count, Imm) and count.value == threads):
+        if isinstance(ins.src[0], Imm) and (
+            count is None or (isinstance(count, Imm) and count.value == threads)
+        ):
             return "cut"
         return "fiber"
     if mods[:1] == ["red"] and len(mods) == 3 and mods[1] in ("popc", "and", "or"):
@@ -51,7 +55,7 @@ def cut_barriers(flow: Flow) -> None:
             if at < 0:
                 current.ins = pending
                 break
-            ins, rest = pending[at], pending[at + 1:]
+            ins, rest = pending[at], pending[at + 1 :]
             resume = flow.new_block()
             resume.term = current.term
             current.ins = pending[:at]
@@ -95,8 +99,14 @@ class Renamer:
             for v in dict.fromkeys(d for ins in block.ins for d in ins.dst if d >= 0):
                 sites[v].append(block.index)
         frontier = self.frontiers()
-        loop_defs = [(loop, sum(1 << v for v, where in enumerate(sites) if any(b in loop.blocks for b in where)))
-                     for loop in graph.loops] if graph.loops else []
+        loop_defs = (
+            [
+                (loop, sum(1 << v for v, where in enumerate(sites) if any(b in loop.blocks for b in where)))
+                for loop in graph.loops
+            ]
+            if graph.loops
+            else []
+        )
         wanted: list[set[int]] = [set() for _ in flow.blocks]
         extra: dict[int, list[int]] = {}
         for loop, defined in loop_defs:

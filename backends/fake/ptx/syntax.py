@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Union
 
 
 @dataclass(slots=True, eq=False)
@@ -37,24 +36,24 @@ class Special:
 
 @dataclass(slots=True, eq=False)
 class Mem:
-    base: "Operand"
+    base: Operand
     offset: int
 
 
 @dataclass(slots=True, eq=False)
 class Vec:
-    items: "list[Operand]"
+    items: list[Operand]
 
 
 @dataclass(slots=True, eq=False)
 class Not:
-    operand: "Operand"
+    operand: Operand
 
 
 @dataclass(slots=True, eq=False)
 class Pair:
-    first: "Operand"
-    second: "Operand"
+    first: Operand
+    second: Operand
 
 
 @dataclass(slots=True, eq=False)
@@ -62,7 +61,7 @@ class Sink:
     """`_`: a result that nobody wants."""
 
 
-Operand = Union[Reg, Imm, FloatImm, Sym, Special, Mem, Vec, Not, Pair, Sink]
+Operand = Reg | Imm | FloatImm | Sym | Special | Mem | Vec | Not | Pair | Sink
 
 
 @dataclass(slots=True, eq=False)

@@ -33,7 +33,9 @@ def machine() -> llvm.TargetMachine:
     llvm.initialize_native_asmprinter()
     found = host()
     target = llvm.Target.from_triple(found.triple)
-    return target.create_target_machine(cpu=found.cpu, features=found.features, opt=2, reloc="pic", codemodel="default")
+    return target.create_target_machine(
+        cpu=found.cpu, features=found.features, opt=2, reloc="pic", codemodel="default"
+    )
 
 
 def attributes() -> str:
