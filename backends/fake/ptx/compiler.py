@@ -16,6 +16,7 @@ from . import (
     emit_math,
     emit_memory,
     emit_mma,
+    emit_select,
     emit_system,
     emit_warp,
 )
@@ -38,6 +39,7 @@ _FAMILIES = (
     emit_math,
     emit_memory,
     emit_mma,
+    emit_select,
     emit_system,
     emit_warp,
 )  # they register their handlers when imported

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .emit import LLVM_TYPE, Emitter, handles
+from .emit import Emitter, handles
 from .emit_float import float_to_half, half_to_float
-from .emit_memory import ATOMIC, ORDERINGS, SCOPES, SPACES, address, check_range
 from .emit_system import end_lane_loop, lane_loop
 from .emit_warp import reduce_lanes
 from .flow import Ins, Source
-from .parser import TYPE_SIZE
+from .memory_checks import ATOMIC, ORDERINGS, SCOPES, SPACES, address, check_range
+from .syntax import TYPE_SIZE
+from .values import LLVM_TYPE
 
 OPS = {"add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec"}
 ORDERS = ORDERINGS | {"acq_rel"}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from .emit import BITS, LLVM_TYPE, Emitter, handles
+from .emit import Emitter, handles
 from .emit_alu import const, intrinsic, only, operands, type_of
 from .flow import Ins, Source
 from .syntax import Imm
+from .values import BITS, LLVM_TYPE
 
 
 @handles("popc", "clz")

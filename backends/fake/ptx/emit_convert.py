@@ -6,12 +6,13 @@ throughout, never the plain ones, whose result out of range is undefined.
 
 from __future__ import annotations
 
-from .emit import BITS, LLVM_TYPE, Emitter, handles
+from .emit import Emitter, handles
 from .emit_alu import const, intrinsic, operands, widen
 from .emit_float import ROUNDINGS, finish, float_operand, float_to_half, flush, relu, saturate
 from .errors import PtxError, invalid
 from .flow import Ins, Source
-from .parser import TYPE_SIZE
+from .syntax import TYPE_SIZE
+from .values import BITS, LLVM_TYPE
 
 INTEGER_ROUND = {"rni": "roundeven", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}
 FLOATS = {"f16", "bf16", "f32", "f64"}

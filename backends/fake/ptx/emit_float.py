@@ -135,7 +135,7 @@ def temporary(e: Emitter, name: str, vector: bool) -> int:
     """A value of this block that is not in the flow: bits of an f16."""
     value = len(e.float_kind)
     e.float_kind.append("i16")
-    from .shapes import UNIFORM, VARIES
+    from .shape_rules import UNIFORM, VARIES
 
     e.shapes.facts.append(VARIES if vector else UNIFORM)
     if name:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from .emit import Emitter, handles
 from .emit_float import float_to_half, half_to_float
-from .emit_memory import READ, check_range, vector_pointers
+from .emit_memory import vector_pointers
 from .flow import Ins
+from .memory_checks import READ, check_range
 
 SHAPES = {
     ("m16n8k16", "f16"): 16,

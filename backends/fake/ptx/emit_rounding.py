@@ -7,9 +7,10 @@ products are exact and nothing underflows.
 
 from __future__ import annotations
 
-from .emit import BITS, Emitter
+from .emit import Emitter
 from .emit_alu import const, intrinsic
 from .errors import unsupported
+from .values import BITS
 
 TINY = "0x0570000000000000"  # 2^-936
 SCALE = "0x46B0000000000000"  # 2^108

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 from .emit import Emitter, handles
 from .emit_alu import fault
-from .emit_memory import READ, WRITE, check_range, vector_pointers
+from .emit_memory import vector_pointers
 from .errors import invalid
 from .flow import Ins, Source
+from .memory_checks import READ, WRITE, check_range
 from .syntax import Imm
 
 TRAP, ASSERT = 719, 710

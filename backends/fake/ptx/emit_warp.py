@@ -6,9 +6,10 @@ as in PTX.
 
 from __future__ import annotations
 
-from .emit import BITS, Emitter, handles
+from .emit import Emitter, handles
 from .errors import invalid
 from .flow import Ins, Source
+from .values import BITS
 
 REDUCTIONS = {"add": ("add", 0), "and": ("and", -1), "or": ("or", 0), "xor": ("xor", 0)}
 

@@ -12,11 +12,12 @@ wait there resume.
 
 from __future__ import annotations
 
-from .emit import BITS, HANDLERS, Emitter, handles
+from .emit import HANDLERS, Emitter, handles
 from .flow import Block, Flow, Ins
 from .graph import Graph
 from .linear import Linear
 from .shapes import Layout, Shapes, reloads
+from .values import BITS
 
 DONE = 0x7FFFFFFF
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from .errors import invalid, unsupported
 from .flow import Block, DynamicShared, Flow, GlobalAddress, Ins, ParamAddress, Source, Terminator
-from .parser import TYPE_SIZE
 from .syntax import (
+    TYPE_SIZE,
     FloatImm,
     Function,
     Imm,

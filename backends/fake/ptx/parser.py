@@ -9,11 +9,11 @@ Names declared in an inner scope (call sequences) get a suffix, so that names ar
 from __future__ import annotations
 
 import re
-import struct
-from bisect import bisect_right
 
 from .errors import UNSUPPORTED_VERSION, PtxError, invalid, unsupported
+from .scanner import DECLARATION, NAME, Scanner, float_literal, parse_integer
 from .syntax import (
+    TYPE_SIZE,
     FloatImm,
     Function,
     Imm,
@@ -32,38 +32,10 @@ from .syntax import (
     Vec,
 )
 
-TYPE_SIZE = {
-    "b8": 1,
-    "u8": 1,
-    "s8": 1,
-    "b16": 2,
-    "u16": 2,
-    "s16": 2,
-    "f16": 2,
-    "bf16": 2,
-    "b32": 4,
-    "u32": 4,
-    "s32": 4,
-    "f32": 4,
-    "f16x2": 4,
-    "bf16x2": 4,
-    "b64": 8,
-    "u64": 8,
-    "s64": 8,
-    "f64": 8,
-    "b128": 16,
-    "pred": 1,
-}
 MAX_VERSION = (9, 9)
 
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
-_NAME = r"[A-Za-z_$%][\w$]*"
-_LABEL = re.compile(rf"({_NAME})\s*:(?!:)")
-_INSTRUCTION = re.compile(rf"(?:@(!?)\s*({_NAME})\s+)?([a-z][a-z0-9_]*)((?:(?:\.|::)[\w]+)*)\s*(.*)", re.S)
-_DECL = re.compile(rf"\s*({_NAME})\s*(?:<(\d+)>|((?:\[\s*\w*\s*\])+))?\s*")
-_INTEGER = re.compile(r"[+-]?\s*(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?$")
-_FLOAT_HEX = re.compile(r"0([fFdD])([0-9a-fA-F]+)$")
-_FLOAT_DEC = re.compile(r"[+-]?(\d+\.\d*|\.\d+|\d+)([eE][+-]?\d+)?$")
+_LABEL = re.compile(rf"({NAME})\s*:(?!:)")
+_INSTRUCTION = re.compile(rf"(?:@(!?)\s*({NAME})\s+)?([a-z][a-z0-9_]*)((?:(?:\.|::)[\w]+)*)\s*(.*)", re.S)
 _SPECIALS = {
     "tid",
     "ntid",
@@ -103,62 +75,17 @@ _SPECIALS = {
 }
 
 
-def parse_integer(text: str) -> int | None:
-    """An integer literal, with sign, or None."""
-    match = _INTEGER.match(text)
-    if match is None:
-        return None
-    digits = match[1]
-    value = (
-        int(digits, 0) if digits[:2].lower() in ("0x", "0b") else int(digits, 8 if digits[0] == "0" else 10)
-    )
-    return -value if text[0] == "-" else value
-
-
-class Parser:
+class Parser(Scanner):
     """One pass over the text; `parse()` returns the module or raises PtxError with the line."""
 
     def __init__(self, text: str) -> None:
-        if "\0" in text:
-            text = text[: text.index("\0")]
-        if "/" in text:
-            text = _COMMENT.sub(lambda m: "\n" * m[0].count("\n"), text)
-        self.text = text
-        self.at = 0
-        self.newlines = [i for i, c in enumerate(text) if c == "\n"] if "\n" in text else []
+        super().__init__(text)
         self.functions: dict[str, Function] = {}
         self.variables: dict[str, Variable] = {}
-        self.constants: dict[str, int] = {}
         self.scopes: list[dict[str, str]] = []
         self.scope_count = 0
         self.operand_cache: dict[str, Operand] = {}
         self.function: Function | None = None
-
-    # ---- positions --------------------------------------------------------------------------------
-    def line(self, at: int | None = None) -> int:
-        return bisect_right(self.newlines, (self.at if at is None else at) - 1) + 1
-
-    def skip_space(self) -> None:
-        text, at, end = self.text, self.at, len(self.text)
-        while at < end and text[at] in " \t\r\n":
-            at += 1
-        self.at = at
-
-    def statement(self) -> str:
-        """The text up to the next `;`, which is consumed."""
-        end = self.text.find(";", self.at)
-        if end < 0:
-            raise invalid("the text ends inside a statement (missing `;`)", self.line())
-        found = self.text[self.at : end]
-        self.at = end + 1
-        return found.strip()
-
-    def rest_of_line(self) -> str:
-        end = self.text.find("\n", self.at)
-        end = len(self.text) if end < 0 else end
-        found = self.text[self.at : end]
-        self.at = end
-        return found.strip()
 
     # ---- module level -----------------------------------------------------------------------------
     def parse(self) -> Module:
@@ -252,119 +179,6 @@ class Parser:
         """As statement(), but a string in an initialiser may hold a `;`."""
         return self.statement()
 
-    # ---- variables --------------------------------------------------------------------------------
-    def parse_variables(self, text: str, line: int, extern: bool = False) -> list[Variable]:
-        head, _, init = text.partition("=")
-        words = re.compile(r"\s*\.([\w:]+)(?:\s+(\d+)(?=\s))?")
-        space = kind = ""
-        align, vector, at = 0, 1, 0
-        managed = False
-        while (match := words.match(head, at)) is not None:
-            word = match[1]
-            if word in ("global", "const", "shared", "local", "param", "reg"):
-                space = word
-            elif word == "align":
-                align = int(match[2] or 0)
-            elif word in ("v2", "v4"):
-                vector = int(word[1])
-            elif word in TYPE_SIZE:
-                kind = word
-            elif word == "ptr" or word in ("attribute", "unified"):
-                managed = True
-            elif word in ("shared::cta", "texref", "samplerref", "surfref", "shared::cluster"):
-                raise unsupported(f"`.{word}` variables", line)
-            else:
-                raise unsupported(f"`.{word}` in a declaration", line)
-            at = match.end()
-            if word == "attribute":
-                break
-        if managed and space in ("global", "const"):
-            raise unsupported("`.attribute` on a variable (managed memory)", line)
-        if not kind:
-            raise invalid(f"declaration without a type: `{text[:60]}`", line)
-        if space == "const" and "[" in text[:at] and "const[" in text:
-            raise unsupported("numbered constant banks", line)
-        return [
-            self.variable(part, space, kind, align, vector, line, init, extern)
-            for part in self.split_commas(head[at:])
-        ]
-
-    def variable(
-        self, text: str, space: str, kind: str, align: int, vector: int, line: int, init: str, extern: bool
-    ) -> Variable:
-        match = _DECL.fullmatch(text)
-        if match is None:
-            raise invalid(f"malformed declaration `{text.strip()}`", line)
-        unit = TYPE_SIZE[kind] * vector
-        count = 1
-        dimensions = re.findall(r"\[\s*(\w*)\s*\]", match[3] or "")
-        for dimension in dimensions:
-            count *= parse_integer(dimension) or 0 if dimension else 0
-        variable = Variable(match[1], space, kind, align or unit, count * unit, line, extern=extern)
-        if init:
-            self.initialise(variable, init, TYPE_SIZE[kind], bool(dimensions) and not dimensions[0])
-        return variable
-
-    def initialise(self, variable: Variable, text: str, unit: int, unsized: bool) -> None:
-        items = self.split_commas(text.replace("{", " ").replace("}", " "))
-        data = bytearray()
-        for item in items:
-            item = item.strip()
-            if not item:
-                continue
-            integer = parse_integer(item)
-            if integer is not None:
-                data += (integer & ((1 << 8 * unit) - 1)).to_bytes(unit, "little")
-            elif (literal := self.float_literal(item)) is not None:
-                data += self.float_bytes(literal, variable.type)
-            else:
-                offset, symbol, addend = len(data), item, 0
-                match = re.fullmatch(rf"(?:generic\s*\(\s*)?({_NAME})\s*\)?\s*(?:([+-])\s*(\w+))?", item)
-                if match is None or unit != 8:
-                    raise unsupported(f"initialiser `{item}`", variable.line)
-                symbol = match[1]
-                addend = (parse_integer(match[3]) or 0) * (-1 if match[2] == "-" else 1) if match[3] else 0
-                variable.fixups.append((offset, symbol, addend))
-                data += bytes(8)
-        if unsized:
-            variable.size = len(data)
-        if len(data) > variable.size:
-            raise invalid(f"initialiser of `{variable.name}` is longer than the variable", variable.line)
-        data += bytes(variable.size - len(data))
-        variable.data = bytes(data) if any(data) or variable.fixups else None
-
-    @staticmethod
-    def float_bytes(literal: FloatImm, kind: str) -> bytes:
-        if kind == "f64":
-            bits = (
-                literal.bits
-                if literal.width == 64
-                else struct.unpack(
-                    "<Q", struct.pack("<d", struct.unpack("<f", struct.pack("<I", literal.bits))[0])
-                )[0]
-            )
-            return int(bits).to_bytes(8, "little")
-        if literal.width == 64:
-            return struct.pack("<f", struct.unpack("<d", struct.pack("<Q", literal.bits))[0])
-        return literal.bits.to_bytes(4, "little")
-
-    @staticmethod
-    def split_commas(text: str) -> list[str]:
-        """Splits at commas outside brackets and braces."""
-        if "{" not in text and "[" not in text and "(" not in text:
-            return text.split(",") if text.strip() else []
-        parts, depth, start = [], 0, 0
-        for i, c in enumerate(text):
-            if c in "{[(":
-                depth += 1
-            elif c in "}])":
-                depth -= 1
-            elif c == "," and depth == 0:
-                parts.append(text[start:i])
-                start = i + 1
-        parts.append(text[start:])
-        return parts
-
     # ---- functions --------------------------------------------------------------------------------
     def parse_parameters(self, line: int) -> list[Variable]:
         """A parenthesised list at the cursor, or nothing."""
@@ -389,7 +203,7 @@ class Parser:
             raise unsupported("`.attribute` on a function", line)
         returns = [] if is_entry else self.parse_parameters(line)
         self.skip_space()
-        match = re.compile(_NAME).match(self.text, self.at)
+        match = re.compile(NAME).match(self.text, self.at)
         if match is None:
             raise invalid("a function without a name", line)
         self.at = match.end()
@@ -530,7 +344,7 @@ class Parser:
         if re.match(r"\.reg\s*\.v[24]", text):
             raise unsupported("vector registers", line)
         for part in match[2].split(","):
-            found = _DECL.fullmatch(part)
+            found = DECLARATION.fullmatch(part)
             if found is None or found[3]:
                 raise invalid(f"malformed register declaration `{text}`", line)
             if found[2] is None:
@@ -571,17 +385,6 @@ class Parser:
                 return scope[name]
         return name
 
-    @staticmethod
-    def float_literal(text: str) -> FloatImm | None:
-        match = _FLOAT_HEX.match(text)
-        if match is not None:
-            width = 32 if match[1] in "fF" else 64
-            return FloatImm(int(match[2], 16), width) if len(match[2]) == width // 4 else None
-        if _FLOAT_DEC.match(text):
-            bits: int = struct.unpack("<Q", struct.pack("<d", float(text)))[0]
-            return FloatImm(bits, 64)
-        return None
-
     def operand(self, text: str, line: int) -> Operand:
         if not text:
             raise invalid("an empty operand", line)
@@ -601,9 +404,9 @@ class Parser:
         integer = parse_integer(text)
         if integer is not None:
             return Imm(integer)
-        if first == "-" and (inner := self.float_literal(text[1:].strip())) is not None:
+        if first == "-" and (inner := float_literal(text[1:].strip())) is not None:
             return FloatImm(inner.bits ^ (1 << (inner.width - 1)), inner.width)
-        literal = self.float_literal(text)
+        literal = float_literal(text)
         if literal is not None:
             return literal
         raise invalid(f"cannot read the operand `{text}`", line)
@@ -624,11 +427,11 @@ class Parser:
         if "|" in text:
             first, second = text.split("|", 1)
             return Pair(self.operand(first.strip(), line), self.operand(second.strip(), line))
-        if re.fullmatch(_NAME, text):
+        if re.fullmatch(NAME, text):
             if text[0] == "%":
                 raise invalid(f"`{text}` is not declared", line)
             return Sym("WARP_SZ") if text == "WARP_SZ" else Sym(name)
-        match = re.fullmatch(rf"({_NAME})\s*([+-])\s*(\w+)", text)
+        match = re.fullmatch(rf"({NAME})\s*([+-])\s*(\w+)", text)
         if match is not None and (offset := parse_integer(match[3])) is not None:
             return Sym(self.resolve(match[1]), -offset if match[2] == "-" else offset)
         if re.fullmatch(r"%?[\w$]+\.[xyzwrgba]", text):
@@ -641,7 +444,7 @@ class Parser:
         inner = text[1:-1].strip()
         if "," in inner:
             raise unsupported(f"address `{text}`", line)
-        match = re.fullmatch(rf"({_NAME})\s*(?:([+-])\s*([+-]?\s*\w+))?", inner)
+        match = re.fullmatch(rf"({NAME})\s*(?:([+-])\s*([+-]?\s*\w+))?", inner)
         if match is not None:
             offset = parse_integer(match[3]) if match[3] else 0
             if offset is None:

@@ -11,8 +11,8 @@ from collections import OrderedDict
 
 from .cache import Cache, compiler_digest, digest
 from .errors import NO_BINARY, NOT_FOUND, PtxError, invalid
-from .parser import TYPE_SIZE, parse
-from .syntax import Function, Instruction, Mem, Module, Sym
+from .parser import parse
+from .syntax import TYPE_SIZE, Function, Instruction, Mem, Module, Sym
 
 KEEP_PARSED = 64
 KNOWN_OPTIONS = 1
