@@ -16,9 +16,10 @@ from singularity_core.hal import (
     HalError,
     Unavailable,
 )
-from singularity_core.hal.driver_abi import DriverDevice, device_count, read_properties
+from singularity_core.hal.driver_abi import DriverDevice
 from singularity_core.hal.driver_calls import DriverLibrary
 from singularity_core.hal.driver_groups import DriverGroup
+from singularity_core.hal.driver_properties import device_count, read_properties
 
 from .locate import LIBRARY_VARIABLE, find
 

@@ -12,14 +12,17 @@ from singularity_core.hal import (
     Backend,
     Device,
     DeviceProperties,
+    Diagnosis,
     Group,
     HalError,
     Unavailable,
 )
-from singularity_core.hal.driver_abi import DriverDevice, device_count, read_properties
+from singularity_core.hal.driver_abi import DriverDevice
 from singularity_core.hal.driver_calls import DriverLibrary
 from singularity_core.hal.driver_groups import DriverGroup
+from singularity_core.hal.driver_properties import device_count, read_properties
 
+from .diagnosis import diagnose
 from .settings import PREFIX, FakeSettings
 
 
@@ -84,6 +87,9 @@ class FakeBackend(Backend):
 
     def proxy_environment(self) -> Mapping[str, str]:
         return {f"{PREFIX}PTX_COMPILE": FakeSettings.from_environment(os.environ).compiler}
+
+    def diagnose(self) -> Sequence[Diagnosis]:
+        return diagnose(FakeSettings.from_environment(os.environ).compiler)
 
     def open_group(self, devices: Sequence[Device]) -> Group:
         return DriverGroup(devices)

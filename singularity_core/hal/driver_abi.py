@@ -24,6 +24,7 @@ from .device import Device
 from .driver_calls import NOT_READY, DriverLibrary
 from .driver_kernels import DriverKernels, Reduction
 from .driver_memory import DriverMemory, MappedMemory, TableMemory
+from .driver_properties import read_attribute, read_properties
 from .errors import HalError, InvalidArgument, InvalidHandle, InvalidState, Unsupported
 from .native_table import build_table
 from .ranges import check_accumulate, check_aligned_range, disjoint
@@ -41,7 +42,7 @@ from .types import (
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-_MULTIPROCESSORS, _MAJOR, _MINOR, _REGISTERED_POINTER = 16, 75, 76, 91
+_REGISTERED_POINTER = 91  # CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM
 _TIMING_OFF = 2
 
 _COMMON = frozenset(
@@ -51,48 +52,6 @@ _COMMON = frozenset(
         Capability.KERNELS_PTX,
     }
 )  # fmt: skip
-
-
-def device_count(library: DriverLibrary) -> int:
-    """Initialises the library and counts its devices.  Raises what cuInit answers: `Unavailable` without a
-    device."""
-    library.call("cuInit", 0)
-    count = library.ffi.new("int *")
-    library.call("cuDeviceGetCount", count)
-    return int(count[0])
-
-
-def read_properties(library: DriverLibrary, ordinal: int) -> DeviceProperties:
-    """Properties of a device that need not be open.  `InvalidArgument` for an ordinal that does not exist."""
-    count = device_count(library)
-    if not 0 <= ordinal < count:
-        raise InvalidArgument(
-            f"There is no device {ordinal}; the driver has {count}.",
-            remedy=f"Choose an ordinal below {count}.",
-        )
-    ffi = library.ffi
-    device, name, uuid = ffi.new("int *"), ffi.new("char[256]"), ffi.new("unsigned char[16]")
-    size, version = ffi.new("size_t *"), ffi.new("int *")
-    library.call("cuDeviceGet", device, ordinal)
-    library.call("cuDeviceGetName", name, 256, device[0])
-    library.call("cuDeviceGetUuid_v2", uuid, device[0])
-    library.call("cuDeviceTotalMem_v2", size, device[0])
-    library.call("cuDriverGetVersion", version)
-    return DeviceProperties(
-        ordinal=ordinal,
-        name=ffi.string(name).decode(errors="replace"),
-        uuid=bytes(ffi.buffer(uuid)),
-        total_bytes=int(size[0]),
-        compute_capability=(_attribute(library, device[0], _MAJOR), _attribute(library, device[0], _MINOR)),
-        multiprocessors=_attribute(library, device[0], _MULTIPROCESSORS),
-        driver_version=int(version[0]),
-    )
-
-
-def _attribute(library: DriverLibrary, device: int, which: int) -> int:
-    value = library.ffi.new("int *")
-    library.call("cuDeviceGetAttribute", value, which, device)
-    return int(value[0])
 
 
 class DriverDevice(Device):
@@ -133,7 +92,7 @@ class DriverDevice(Device):
             found |= {Capability.HOST_REGISTER} if self._table.has("host_register") else set()
         else:
             self._memory = MappedMemory(self._library, ordinal)
-            if _attribute(self._library, device, _REGISTERED_POINTER):
+            if read_attribute(self._library, device, _REGISTERED_POINTER):
                 found.add(Capability.HOST_REGISTER)
         if not self._library.has("cuMemcpyPeerAsync"):
             found -= {Capability.PEER_COPY, Capability.COLLECTIVES, Capability.DETERMINISTIC_REDUCE}

@@ -57,6 +57,30 @@ class OrderTests(Harness):
             thread.join()
         assert not failures
 
+    def test_close_waits_for_calls_under_way(self, space: Workspace) -> None:
+        """A device that is closed while threads use it lets their calls end, and refuses the next ones."""
+        address = space.put(pattern(1 << 16))
+        said: list[str] = []
+        started = threading.Barrier(4)
+
+        def work() -> None:
+            started.wait()
+            try:
+                while True:
+                    if space.get(address, 1 << 16) != pattern(1 << 16):
+                        said.append("content")
+            except InvalidState:
+                said.append("refused")
+
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        started.wait()
+        space.device.close()
+        for thread in threads:
+            thread.join()
+        assert said == ["refused"] * 3
+
     # ---- streams ----------------------------------------------------------------------------------
 
     @requires(Capability.STREAMS)
