@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -30,5 +31,6 @@ def test_ptx_suits_every_target() -> None:
 
 def test_ptx_is_current() -> None:
     """NVRTC makes the committed files from the committed source."""
-    pytest.importorskip("nvidia.cu13", reason="unavailable: nvidia-cuda-nvrtc is not installed")
+    if not Path(build.find_nvrtc()).is_absolute():
+        pytest.skip("unavailable: nvidia-cuda-nvrtc is not installed")
     assert build.main(["--check"]) == 0
