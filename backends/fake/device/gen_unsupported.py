@@ -1,6 +1,6 @@
 """Writes unsupported.c, per_thread.c, procs.c and names.c from the vendor header.
 
-    python3 gen_unsupported.py --include DIR [--check]
+    python3 gen_unsupported.py [--include DIR] [--check]
 
 unsupported.c  every declared function that no hand-written file defines: CUDA_ERROR_NOT_SUPPORTED, by name
 per_thread.c   the _ptsz and _ptds forms of implemented functions: the same with the per-thread default stream
@@ -13,6 +13,7 @@ names.c        error names and descriptions
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import re
 import subprocess
 import sys
@@ -185,20 +186,32 @@ def emit_names(include: Path) -> str:
     )
 
 
+def find_include() -> Path:
+    """The include directory of an installed ``nvidia-cuda-runtime`` wheel."""
+    spec = importlib.util.find_spec("nvidia")
+    for root in spec.submodule_search_locations or () if spec else ():
+        for header in sorted(Path(root).glob("*/include/cuda.h"), reverse=True):
+            return header.parent
+    raise SystemExit("cuda.h was not found: install nvidia-cuda-runtime (>= 13) or pass --include DIR")
+
+
 def main() -> int:
     """Writes or checks the generated files."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--include", type=Path, required=True, help="directory that holds cuda.h")
+    parser.add_argument(
+        "--include", type=Path, help="directory that holds cuda.h (default: the nvidia-cuda-runtime wheel)"
+    )
     parser.add_argument("--check", action="store_true", help="compare with the committed files")
     options = parser.parse_args()
-    functions, present = declarations(options.include), implemented()
+    include = options.include or find_include()
+    functions, present = declarations(include), implemented()
     made = {
         "unsupported.c": emit_unsupported(functions, present),
         "per_thread.c": emit_per_thread(functions, present),
-        "procs.c": emit_procs(functions, options.include),
-        "names.c": emit_names(options.include),
+        "procs.c": emit_procs(functions, include),
+        "names.c": emit_names(include),
     }
     stale = [
         name for name, text in made.items() if not (HERE / name).exists() or (HERE / name).read_text() != text
