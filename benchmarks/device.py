@@ -101,7 +101,8 @@ def tinygrad_step(directory: Path, repetitions: int, threads: int, steps: int) -
 
     def step(command: list[str], device: str) -> float:
         run(command, {**common, "DEV": device})
-        return statistics.median(json.loads(answer.read_text())["step_seconds"][10:])
+        seconds: list[float] = json.loads(answer.read_text())["step_seconds"]
+        return statistics.median(seconds[10:])
 
     return statistics.median(
         step(rank_command(False, arguments, python=True), "CUDA") / step([sys.executable, *arguments], "CPU")

@@ -5,7 +5,7 @@
 Keys: enqueue_ns, native_enqueue_ns   one cuLaunchKernel, in bursts of 400, each then awaited
       ring_ns                          one message of launch size on transport/ring.h, between two processes
       launches_per_s                   40,000 launches and one synchronisation, through the proxy
-      rtt_us, pingpong_us              cuCtxSynchronize on an idle device; the same between two spinning processes
+      rtt_us, pingpong_us              cuCtxSynchronize on an idle device; two processes that spin
       h2d_gbps d2h_gbps pinned_gbps    copies through the proxy: pageable both ways, page-locked to the device
       memcpy_gbps                      plain memcpy of the same size, in the same process
 Proxied, native and bare runs take turns; each value is the median over the repetitions.
@@ -28,7 +28,9 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--mebibytes", type=int, default=64, help="size of the copies")
     arguments = parser.parse_args()
-    proxied, native, bare = [], [], []
+    proxied: list[dict[str, float]] = []
+    native: list[dict[str, float]] = []
+    bare: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         client = compile_c("dispatch_client.c", directory / "dispatch_client", "-O2")

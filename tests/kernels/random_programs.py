@@ -317,7 +317,8 @@ class Program:
         declared = "\n".join(
             f"  .reg .{bits} %{letter}<{count}>;" for letter, (_, bits, count) in KINDS.items()
         )
-        loads, stores = [], []
+        loads: list[str] = []
+        stores: list[str] = []
         for letter, (_, bits, count) in KINDS.items():
             size = int(bits[1:]) // 8
             for k in range(count):
@@ -492,7 +493,7 @@ def _write_c(statements: tuple, lines: list[str], depth: list[int]) -> None:  # 
                 letter, destination, yes, no = tail
                 lines.append(f"  {letter}{destination} = p ? {letter}{yes} : {letter}{no};")
             else:
-                _, index, destination, sources, _ = (None, *tail[0][0][1:])
+                _, index, destination, sources, _ = tail[0][0]
                 letter = OPERATIONS[index].result
                 lines.append(f"  if (p) {letter}{destination} = {letter}{sources[0] % KINDS[letter][2]};")
             lines.append("  }")

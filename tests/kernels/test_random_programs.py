@@ -46,7 +46,7 @@ def _generator() -> ModuleType:
 
 random_programs = _generator()
 DTYPES = {"u": np.uint32, "w": np.uint64, "f": np.float32, "d": np.float64}
-SPECIALS = {
+SPECIALS: dict[str, list[float]] = {
     "u": [0, 1, 2, 31, 32, 33, 255, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF],
     "w": [0, 1, 63, 64, 2**32 - 1, 2**32, 2**63 - 1, 2**63, 2**64 - 1],
     "f": [
@@ -127,7 +127,7 @@ class Worker:
             self.directory / name for name in ("program.txt", "inputs.npz", "outputs.npz")
         )
         source.write_text(text)
-        np.savez(given_file, **inputs)
+        np.savez(given_file, **inputs)  # type: ignore[arg-type]  # numpy's stub takes them for options
         job = {
             kind: str(source),
             "inputs": str(given_file),

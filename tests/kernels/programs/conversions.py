@@ -242,7 +242,8 @@ def half_conversions(device: Device) -> None:
     top = 2.0**31
 
     def integer(values64: np.ndarray, low: float, high: float) -> np.ndarray:
-        return np.clip(values64, low, high).astype(np.int64).astype(np.int32)
+        clipped: np.ndarray = np.clip(values64, low, high)
+        return clipped.astype(np.int64).astype(np.int32)
 
     same(
         whole.numpy(),

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from driver import Device, case, close, same
@@ -250,7 +251,10 @@ def rounding_functions(device: Device) -> None:
             ) from None
 
 
-FUNCTIONS = {  # CUDA name: (oracle, largest error in units in the last place by the CUDA manual, plus one; argument range)
+Oracle = Callable[[np.ndarray], np.ndarray]
+FUNCTIONS: dict[
+    str, tuple[Oracle, int, tuple[float, float]]
+] = {  # CUDA name: (oracle, largest error in units in the last place by the CUDA manual, plus one; argument range)
     "expf": (np.exp, 3, (-80, 80)),
     "exp2f": (np.exp2, 3, (-120, 120)),
     "exp10f": (lambda x: 10.0**x, 3, (-35, 35)),
@@ -304,7 +308,7 @@ def mathematical_functions(device: Device) -> None:
 
 @case
 def mathematical_functions_64(device: Device) -> None:
-    names = {
+    names: dict[str, Oracle] = {
         "exp": np.exp,
         "log": np.log,
         "sin": np.sin,
@@ -327,7 +331,7 @@ def mathematical_functions_64(device: Device) -> None:
 
 @case
 def approximate_functions(device: Device) -> None:
-    names = {
+    names: dict[str, Oracle] = {
         "__expf": np.exp,
         "__logf": np.log,
         "__log2f": np.log2,

@@ -32,10 +32,8 @@ def run(device: driver.Device, job: dict[str, object]) -> None:
     sources = [device.put(given[letter]) for letter in "uwfd"]
     targets = [device.zeros(given[letter].shape, given[letter].dtype) for letter in "uwfd"]
     module.run("fuzz", -(-threads // block), block, *sources, *targets, threads)
-    np.savez(
-        str(job["outputs"]),
-        **{letter: target.numpy() for letter, target in zip("uwfd", targets, strict=True)},
-    )
+    results = {letter: target.numpy() for letter, target in zip("uwfd", targets, strict=True)}
+    np.savez(str(job["outputs"]), **results)  # type: ignore[arg-type]  # numpy's stub takes them for options
     for buffer in (*sources, *targets):
         device.free(buffer)
     module.unload()

@@ -98,7 +98,9 @@ def truncated(p: int, q: int) -> tuple[int, int]:
 
 @case
 def arithmetic_32(device: Device) -> None:
-    s = lambda v: signed(v, 32)  # noqa: E731
+    def s(value: int) -> int:
+        return signed(value, 32)
+
     binary(
         device,
         32,
@@ -130,7 +132,9 @@ def arithmetic_32(device: Device) -> None:
 
 @case
 def division_32(device: Device) -> None:
-    s = lambda v: signed(v, 32)  # noqa: E731
+    def s(value: int) -> int:
+        return signed(value, 32)
+
     binary(
         device,
         32,
@@ -330,7 +334,9 @@ def bit_fields_in_ptx(device: Device) -> None:
 
 @case
 def arithmetic_64(device: Device) -> None:
-    s = lambda v: signed(v, 64)  # noqa: E731
+    def s(value: int) -> int:
+        return signed(value, 64)
+
     binary(
         device,
         64,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import json
 import sys
+from collections.abc import Callable
 from ctypes import byref, c_char_p, c_uint, c_void_p
 from pathlib import Path
 
@@ -54,7 +55,7 @@ def load_and_launch(text: str) -> dict[str, object]:
     library, out = device.library, device.zeros(1, np.uint32)
     parameters = (c_void_p * 1)(ctypes.addressof(pointer := ctypes.c_uint64(out.pointer)))
     one = c_uint(1)
-    steps = {
+    steps: dict[str, Callable[[], int]] = {
         "load": lambda: library.cuModuleLoadDataEx(
             byref(module), c_char_p(text.encode()), c_uint(2), options, values
         ),

@@ -65,6 +65,11 @@ def shuffles_of_wide_values(device: Device) -> None:
     same(single.numpy(), a[::-1].astype(np.float32))
 
 
+def weigh(flags: np.ndarray) -> int:
+    """A ballot: bit j is lane j's flag."""
+    return sum(1 << j for j in range(32) if flags[j])
+
+
 @case
 def votes(device: Device) -> None:
     module = device.build(r"""
@@ -79,7 +84,6 @@ def votes(device: Device) -> None:
     module.run("f", 1, 128, device.put(given), out, 128)
     expected = np.zeros((6, 128), np.uint32)
     for k, w in enumerate(given.reshape(-1, 32)):
-        weigh = lambda flags: sum(1 << j for j in range(32) if flags[j])  # noqa: E731
         at = slice(32 * k, 32 * k + 32)
         expected[0, at] = weigh(w > 3)
         expected[1, at] = int((w == 9).any()) | int((w > 0).all()) << 1
