@@ -38,7 +38,7 @@ class FakeSettings:
         return cls(
             library=Path(environ.get(f"{PREFIX}LIBRARY") or default),
             compiler=environ.get(f"{PREFIX}PTX_COMPILE")
-            or f"{sys.executable} -m singularity_backend_fake.ptx",
+            or f"{sys.executable} -P -m singularity_backend_fake.ptx",
             devices=_number(environ, "DEVICES", 0, MAX_DEVICES),
             memory=_number(environ, "MEMORY", 1, None),
             threads=_number(environ, "THREADS", 1, None),

@@ -72,7 +72,7 @@ def test_settings_have_defaults(clean_environment: pytest.MonkeyPatch) -> None:
     settings = FakeSettings.from_environment(os.environ)
     assert settings.library.name == "libcuda.so.1"
     assert settings.library.parent.name == "lib"
-    assert settings.compiler == f"{sys.executable} -m singularity_backend_fake.ptx"
+    assert settings.compiler == f"{sys.executable} -P -m singularity_backend_fake.ptx"
     assert (settings.devices, settings.memory, settings.threads) == (None, None, None)
 
 

@@ -160,3 +160,27 @@ def test_placement(ranks: int, devices: int, expected: list[int]) -> None:
     """Neighbouring ranks share a device, and every rank has an ordinal."""
     assert visible_devices(ranks, devices) == expected
     assert [device_of_rank(rank, ranks, devices) for rank in range(ranks)] == expected[:ranks]
+
+
+LAUNCH = """
+ptx = b'''.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry nothing() { ret; }
+'''
+module, function = ctypes.c_void_p(), ctypes.c_void_p()
+check(cuda.cuModuleLoadData(ctypes.byref(module), ptx))
+check(cuda.cuModuleGetFunction(ctypes.byref(function), module, b"nothing"))
+check(cuda.cuLaunchKernel(function, *map(ctypes.c_uint, (1, 1, 1, 32, 1, 1, 0)), None, None, None))
+check(cuda.cuCtxSynchronize())
+"""
+
+
+@pytest.mark.parametrize("mode", [[], ["--no-proxy"]], ids=["proxied", "native"])
+def test_packages_of_the_job_do_not_shadow_ours(launcher: Launcher, mode: list[str]) -> None:
+    """Kernels compile though the job's working directory holds packages that are named as what we import."""
+    for name in ("singularity_core", "singularity_backend_fake", "llvmlite"):
+        (launcher.folder / name).mkdir()
+        (launcher.folder / name / "__init__.py").write_text("raise SystemExit('the wrong package')\n")
+    done = launcher.run(*mode, launcher.script(OPEN_DEVICE + LAUNCH), backend="fake", **SMALL)
+    assert done.returncode == 0, done.stderr

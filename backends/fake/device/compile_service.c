@@ -54,7 +54,7 @@ static void split(char *command, char *serve, char *words[MAX_WORDS + 2])
 static bool begin(void)
 {
     const char *setting = getenv("SINGULARITY_FAKE_PTX_COMPILE");
-    char *command = strdup(setting != NULL && *setting != 0 ? setting : "python3 -m singularity_backend_fake.ptx");
+    char *command = strdup(setting != NULL && *setting != 0 ? setting : "python3 -P -m singularity_backend_fake.ptx");
     char *words[MAX_WORDS + 2], serve[] = "--serve";
     int ends[2];
     if (command == NULL)

@@ -63,7 +63,7 @@ struct sgf_env {                 /* one per block in flight; offsets are fixed: 
 };
 
 /* ---- the compiler as a service ------------------------------------------------------------------
- * `$SINGULARITY_FAKE_PTX_COMPILE` (default: python3 -m singularity_backend_fake.ptx) `--serve`, spoken to over its
+ * `$SINGULARITY_FAKE_PTX_COMPILE` (default: python3 -P -m singularity_backend_fake.ptx) `--serve`, spoken to over its
  * standard input and output; it exits at end of file.  All integers little endian.
  *   request: u32 length of what follows, u32 verb, payload
  *     1 LOAD     payload: PTX text
