@@ -37,6 +37,24 @@ struct sg_hal_table {
     int32_t (*digest)(void *state, uint64_t address, uint64_t bytes, uint8_t out[16]);
     /* Waits until the device has nothing left to do, whatever stream or context it came from. */
     int32_t (*quiesce)(void *state);
+
+    /* ---- since table size 2: what sharing a device needs (decision 0005) ---- */
+    /* Copies that are ordered with nothing: done when they return.  The device range is live memory of the arena. */
+    int32_t (*copy_to_host)(void *state, void *host, uint64_t device, uint64_t bytes);
+    int32_t (*copy_to_device)(void *state, uint64_t device, const void *host, uint64_t bytes);
+
+    /* Optional (capability "gates"): a gate holds streams until it is opened, once, from any thread.  `stream` is
+     * a physical stream of the driver ABI, in the context that is current in the calling thread.  `wait` may be called for several streams,
+     * before `open` or after it (then nothing waits).  `drop`: no more waits come; the gate's memory goes when
+     * it is open and passed. */
+    int32_t (*gate_make)(void *state, uint64_t *gate);
+    int32_t (*gate_wait)(void *state, uint64_t gate, void *stream);
+    int32_t (*gate_open)(void *state, uint64_t gate);
+    int32_t (*gate_drop)(void *state, uint64_t gate);
+    /* Optional (capability "settle"): waits until nothing runs on the device or could begin by itself: every
+     * stream is empty, or its next work waits at a gate, in a host function, or for such a stream.
+     * CUDA_ERROR_NOT_READY (600) when that is not so after `timeout_ns` (0: only looks). */
+    int32_t (*settle)(void *state, uint64_t timeout_ns);
 };
 
 /* A driver-ABI library whose devices have a native table exports this; others (a vendor's) do not, and the core
