@@ -157,7 +157,7 @@ struct sg_door {
  * rank has mapped, and never 0, 1 or 2, which CUDA gives a meaning as streams. */
 enum sg_kind { SG_KIND_NONE = 0, SG_KIND_CONTEXT = 1, SG_KIND_STREAM, SG_KIND_EVENT, SG_KIND_MODULE,
                SG_KIND_FUNCTION, SG_KIND_GRAPH, SG_KIND_GRAPH_NODE, SG_KIND_GRAPH_EXEC,
-               SG_KIND_LIBRARY, SG_KIND_KERNEL, SG_KIND_POOL, SG_KIND_COUNT };
+               SG_KIND_LIBRARY, SG_KIND_KERNEL, SG_KIND_POOL, SG_KIND_COMMUNICATOR, SG_KIND_COUNT };
 #define SG_HANDLE(kind, generation, index) \
     (((uint64_t)(kind) << 48) | ((uint64_t)((generation) & 0xffffu) << 32) | (uint32_t)(index))
 #define SG_HANDLE_KIND(h) ((uint32_t)((h) >> 48) & 0xffu)
