@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
@@ -11,6 +10,8 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from singularity_core.hal.cuda_wheels import nvrtc_library
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -68,12 +69,10 @@ def medians(samples: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 def cuda_environment() -> dict[str, str]:
     """Where tinygrad finds NVRTC, when NVIDIA's wheels are installed."""
-    spec = importlib.util.find_spec("nvidia.cu13")
-    if spec is None or not spec.submodule_search_locations:
+    library = nvrtc_library()
+    if library is None:
         return {}
-    wheel = Path(next(iter(spec.submodule_search_locations)))
-    library = next((wheel / "lib").glob("libnvrtc.so.*"), None)
-    return {"CUDA_PATH": str(wheel), **({"NVRTC_PATH": str(library)} if library else {})}
+    return {"CUDA_PATH": str(library.parents[1]), "NVRTC_PATH": str(library)}
 
 
 def report(title: str, results: Mapping[str, float], stated: Mapping[str, object], as_json: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import signal
@@ -13,19 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from singularity_core.hal.cuda_wheels import nvrtc_library
+
 MODES = ("native", "proxied")
 RunRank = Callable[..., "subprocess.CompletedProcess[str]"]
 StartRank = Callable[..., "subprocess.Popen[str]"]
-
-
-def _cuda_wheel() -> Path:
-    """The directory of NVIDIA's wheels (include/, lib/): NVRTC is a compiler and needs no device."""
-    spec = importlib.util.find_spec("nvidia.cu13")
-    if spec is None or not spec.submodule_search_locations:
-        pytest.fail(
-            "nvidia-cuda-nvrtc and nvidia-cuda-runtime are not installed: pip install '.[test,examples]'"
-        )
-    return Path(next(iter(spec.submodule_search_locations)))
 
 
 def _launcher() -> str:
@@ -39,12 +30,13 @@ def _launcher() -> str:
 @pytest.fixture(scope="session")
 def rank_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Environment for ranks: NVRTC found, and caches that start empty and are shared by both modes."""
-    wheel = _cuda_wheel()
-    nvrtc = next((wheel / "lib").glob("libnvrtc.so.*"))
+    nvrtc = nvrtc_library()  # a compiler: it needs no device
+    if nvrtc is None:
+        pytest.fail("nvidia-cuda-nvrtc is not installed: pip install '.[fake,examples,test]'")
     cache = tmp_path_factory.mktemp("cache")
     return {
         **os.environ,
-        "CUDA_PATH": str(wheel),
+        "CUDA_PATH": str(nvrtc.parents[1]),
         "NVRTC_PATH": str(nvrtc),
         "SINGULARITY_FAKE_CACHE": str(cache / "objects"),
         "XDG_CACHE_HOME": str(cache),

@@ -10,22 +10,23 @@ from pathlib import Path
 from interposers.generator.annotations import AnnotationError, read_annotations
 from interposers.generator.client import emit_client, emit_hooks
 from interposers.generator.dispatch import emit_dispatch, emit_driver
-from interposers.generator.header import HeaderError, find_header_directory, read_header
+from interposers.generator.header import HeaderError, read_header
 from interposers.generator.reference import emit_reference
 from interposers.generator.shared import emit_calls
 from interposers.generator.tables import emit_entries, emit_names
+from singularity_core.hal.cuda_wheels import HeaderNotFoundError, header_directory
 
 HERE = Path(__file__).resolve().parent.parent
 
 
-def generate(header_directory: Path, annotations_file: Path) -> dict[str, str]:
+def generate(headers: Path, annotations_file: Path) -> dict[str, str]:
     """All generated texts, by path relative to the repository's root.
 
     Raises:
         HeaderError: the vendor's header is missing or unreadable.
         AnnotationError: the annotations do not fit the header.
     """
-    header = read_header(header_directory)
+    header = read_header(headers)
     annotations = read_annotations(annotations_file, header)
     return {
         "interposers/generated/calls.h": emit_calls(header, annotations),
@@ -49,7 +50,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--root", type=Path, default=HERE.parent, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     try:
-        texts = generate(options.header_dir or find_header_directory(), HERE / "annotations.toml")
+        texts = generate(options.header_dir or header_directory(), HERE / "annotations.toml")
+    except HeaderNotFoundError as error:
+        print(f"interposers.generator: {error}, or pass --header-dir DIR", file=sys.stderr)
+        return 2
     except (HeaderError, AnnotationError) as error:
         print(f"interposers.generator: {error}", file=sys.stderr)
         return 2

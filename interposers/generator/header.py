@@ -6,7 +6,6 @@ still bind by name (cuCtxCreate_v2, cuEventElapsedTime, cuGraphInstantiate_v2, .
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 from dataclasses import dataclass
@@ -82,19 +81,6 @@ class Header:
     functions: tuple[Function, ...]
     errors: tuple[tuple[str, int], ...]
     entries: tuple[Entry, ...]
-
-
-def find_header_directory() -> Path:
-    """The include directory of an installed ``nvidia-cuda-runtime`` wheel.
-
-    Raises:
-        HeaderError: none is installed.
-    """
-    spec = importlib.util.find_spec("nvidia")
-    for root in spec.submodule_search_locations or () if spec else ():
-        for candidate in sorted(Path(root).glob("*/include/cuda.h"), reverse=True):
-            return candidate.parent
-    raise HeaderError("cuda.h was not found: install nvidia-cuda-runtime (>= 13) or pass --header-dir DIR")
 
 
 def read_header(directory: Path) -> Header:

@@ -18,10 +18,11 @@ from pathlib import Path
 
 import msgspec
 
+from ..hal.cuda_wheels import nvrtc_library
 from ..hal.registry import list_backends, load_backend
 from .errors import LaunchError
 from .job_directory import jobs_root, stale_jobs
-from .settings import client_library_directory, nvrtc_directory
+from .settings import client_library_directory
 
 SHM_BYTES = 256 << 20
 """What a few sessions take: rings, replies and staging; page-locked memory comes on top."""
@@ -140,7 +141,7 @@ def _client() -> Finding:
 
 
 def _nvrtc() -> Finding:
-    found = nvrtc_directory()
+    found = nvrtc_library()
     if found is None:
         return Finding(
             "NVRTC",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import itertools
 import os
 import socket
@@ -12,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..hal.cuda_wheels import nvrtc_library
 from .errors import LaunchError
 from .processes import JOB_VARIABLE
 
@@ -97,15 +97,6 @@ def client_library_directory() -> Path:
     return directory
 
 
-def nvrtc_directory() -> Path | None:
-    """Where the wheel nvidia-cuda-nvrtc, if installed, keeps libnvrtc.so."""
-    spec = importlib.util.find_spec("nvidia")
-    for place in (spec.submodule_search_locations or []) if spec else []:
-        for library in sorted(Path(place).glob("*/lib/libnvrtc.so.*"), reverse=True):
-            return library.parent
-    return None
-
-
 def joined_path(first: Sequence[Path | str], inherited: str, last: Sequence[Path | str] = ()) -> str:
     """A search path: `first`, then what the user had, then `last`; each directory once."""
     parts = [str(part) for part in first] + inherited.split(":") + [str(part) for part in last]
@@ -117,13 +108,13 @@ def job_environment(
 ) -> dict[str, str]:
     """What all ranks have in common: torchrun's names, and the library paths."""
     environment = dict(inherited)
-    nvrtc = nvrtc_directory()
+    nvrtc = nvrtc_library()
     environment |= {
         JOB_VARIABLE: job,
         "LD_LIBRARY_PATH": joined_path(
             [library_directory] if library_directory else [],
             inherited.get("LD_LIBRARY_PATH", ""),
-            [nvrtc] if nvrtc else [],
+            [nvrtc.parent] if nvrtc else [],
         ),
         "SINGULARITY_BACKEND": settings.backend,
         "GROUP_RANK": "0",

@@ -1,12 +1,7 @@
-"""Builds the in-memory device and its test programs.
-
-SINGULARITY_TEST_SANITIZER=address|thread builds both with ASan and UBSan, or with TSan (run_sanitized.sh
-does both).
-"""
+"""Builds the in-memory device and its test programs, plain or under sanitizers (tests/sanitizers.py)."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -15,47 +10,13 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from singularity_core.hal.cuda_wheels import header_directory
+
+from ..sanitizers import COMPILE, PREFIX, ROOT, SANITIZER, sanitizer_options
+
 DEVICE = ROOT / "backends" / "fake" / "device"
 PROGRAMS = Path(__file__).parent / "programs"
 SERVICE = Path(__file__).parent / "gcc_compile_service.py"
-FLAGS = [
-    "-std=c11",
-    "-D_GNU_SOURCE",
-    "-Wall",
-    "-Wextra",
-    "-Werror",
-    "-O2",
-    "-g",
-    "-fvisibility=hidden",
-    "-fPIC",
-]
-SANITIZERS = {
-    "": [],
-    "address": ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-sanitize=alignment"],
-    # the windows move to where ThreadSanitizer allows mappings
-    "thread": [
-        "-fsanitize=thread",
-        "-DSG_DEVICE_BASE=0x1000000000ull",
-        "-DSG_DEVICE_WINDOW=(1ull<<34)",
-        "-DSG_PINNED_BASE=0x6000000000ull",
-        "-DSGF_PINNED_ZONE=(1ull<<32)",
-    ],
-}
-SANITIZER = os.environ.get("SINGULARITY_TEST_SANITIZER", "")
-# ThreadSanitizer needs addresses as they are without randomisation; see setarch(8)
-PREFIX = ["setarch", "-R"] if SANITIZER == "thread" else []
-
-
-def cuda_include() -> Path:
-    """The directory of cuda.h: SG_CUDA_INCLUDE, or the nvidia-cuda-runtime wheel's."""
-    named = os.environ.get("SG_CUDA_INCLUDE")
-    if named:
-        return Path(named)
-    spec = importlib.util.find_spec("nvidia.cu13")
-    if spec is None or not spec.submodule_search_locations:
-        pytest.fail("cuda.h not found: pip install nvidia-cuda-runtime, or set SG_CUDA_INCLUDE")
-    return Path(next(iter(spec.submodule_search_locations))) / "include"
 
 
 @dataclass(frozen=True)
@@ -73,8 +34,7 @@ class Built:
             "SINGULARITY_FAKE_MEMORY": "256M",
             "SINGULARITY_FAKE_THREADS": "3",
             "KERNEL_IMAGE": str(PROGRAMS / image),
-            "ASAN_OPTIONS": "detect_leaks=0:use_sigaltstack=0:allow_user_segv_handler=1",
-            "TSAN_OPTIONS": "halt_on_error=1",
+            **sanitizer_options(asan="detect_leaks=0:use_sigaltstack=0:allow_user_segv_handler=1"),
             **settings,
         }
 
@@ -90,7 +50,9 @@ class Built:
 
 def compile_all(out: Path) -> None:
     """The device as objects, and each program linked with them (so that sanitizers see everything)."""
-    common = ["gcc", *FLAGS, *SANITIZERS[SANITIZER], f"-I{ROOT}", "-isystem", str(cuda_include())]
+    common = [*COMPILE, "-isystem", str(header_directory())]
+    if SANITIZER == "address":
+        common.append("-fno-sanitize=alignment")
     objects = []
     for source in sorted(DEVICE.glob("*.c")):
         target = out / f"{source.stem}.o"

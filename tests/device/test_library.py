@@ -7,7 +7,10 @@ import sys
 
 import pytest
 
-from .conftest import DEVICE, SANITIZER, Built, cuda_include
+from singularity_core.hal.cuda_wheels import header_directory
+
+from ..sanitizers import SANITIZER
+from .conftest import DEVICE, Built
 
 pytestmark = pytest.mark.skipif(bool(SANITIZER), reason="the sanitized build has no shared library")
 
@@ -27,7 +30,7 @@ def test_every_declared_function_is_exported(built: Built) -> None:
     finally:
         sys.path.remove(str(DEVICE))
     exported = set(symbols(built, "--defined-only"))
-    assert set(gen_unsupported.declarations(cuda_include())) <= exported
+    assert set(gen_unsupported.declarations(header_directory())) <= exported
     assert {name for name in exported if not name.startswith("cu")} <= {
         "sg_hal_open_table",
         "sgf_hal_table",
@@ -41,7 +44,7 @@ def test_generated_files_are_up_to_date() -> None:
         sys.executable,
         str(DEVICE / "gen_unsupported.py"),
         "--include",
-        str(cuda_include()),
+        str(header_directory()),
         "--check",
     ]
     result = subprocess.run(command, capture_output=True, text=True)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from singularity_core.hal.cuda_wheels import header_directory
+
 ROOT = Path(__file__).resolve().parents[2]
 pytest.importorskip("pycparser")
 
@@ -94,9 +96,9 @@ def test_missing_header_is_explained(tmp_path: Path) -> None:
 def test_every_function_of_the_header_is_exported(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every function that cuda.h declares, old variants included, is defined for export by the client."""
     monkeypatch.syspath_prepend(str(ROOT))  # the generator is not installed
-    from interposers.generator.header import find_header_directory, read_header
+    from interposers.generator.header import read_header
 
-    header = read_header(find_header_directory())
+    header = read_header(header_directory())
     text = (ROOT / "interposers" / "generated" / "client.c").read_text()
     exported = set(re.findall(r"^SG_EXPORT CUresult CUDAAPI (\w+)\(", text, re.MULTILINE))
     assert exported == {f.name for f in header.functions}

@@ -1,7 +1,5 @@
-"""Builds the proxy's machinery with a stub driver, and its pure parts as a cffi module.
-
-SINGULARITY_TEST_SANITIZER=address|thread builds the programs with ASan and UBSan, or with TSan
-(run_sanitized.sh does both)."""
+"""Builds the proxy's machinery with a stub driver, plain or under sanitizers (tests/sanitizers.py), and its
+pure parts as a cffi module."""
 
 from __future__ import annotations
 
@@ -21,51 +19,10 @@ from typing import Any, Protocol
 import cffi
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from ..sanitizers import PREFIX, ROOT, SLOW, compile_c, sanitizer_options
+
 PROGRAMS = Path(__file__).parent / "programs"
 CORE = ROOT / "singularity_core"
-FLAGS = [
-    "-std=c11",
-    "-D_GNU_SOURCE",
-    "-Wall",
-    "-Wextra",
-    "-Werror",
-    "-O2",
-    "-g",
-    "-fvisibility=hidden",
-    "-fPIC",
-]
-SANITIZERS = {
-    "": [],
-    "address": ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"],
-    # the windows move to where ThreadSanitizer allows mappings
-    "thread": [
-        "-fsanitize=thread",
-        "-DSG_DEVICE_BASE=0x1000000000ull",
-        "-DSG_DEVICE_WINDOW=(1ull<<32)",
-        "-DSG_PINNED_BASE=0x2000000000ull",
-        "-DSG_PINNED_WINDOW=(1ull<<26)",
-    ],
-}
-SANITIZER = os.environ.get("SINGULARITY_TEST_SANITIZER", "")
-# ThreadSanitizer needs addresses as they are without randomisation; see setarch(8)
-PREFIX = ["setarch", "-R"] if SANITIZER == "thread" else []
-SLOW = 4 if SANITIZER else 1
-
-
-def compile_program(out: Path, sources: list[Path], *extra: str) -> None:
-    """One program of the given C files; a compiler warning fails the test that needs it."""
-    command = [
-        "gcc",
-        *FLAGS,
-        *SANITIZERS[SANITIZER],
-        f"-I{ROOT}",
-        f"-I{PROGRAMS}",
-        *map(str, sources),
-        *extra,
-    ]
-    result = subprocess.run([*command, "-o", str(out), "-lpthread", "-ldl"], capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
 
 
 @pytest.fixture(scope="session")
@@ -76,21 +33,19 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("programs")
     link = CORE / "transport" / "link.c"
     server = [*sorted((CORE / "proxy").glob("*.c")), *sorted((CORE / "interceptors").glob("*.c"))]
-    compile_program(out / "libstub.so", [PROGRAMS / "stub_driver.c"], "-shared")
-    compile_program(out / "stub_proxy", [PROGRAMS / "stub_proxy.c", PROGRAMS / "stub_ops.c", *server])
-    compile_program(out / "rank", [PROGRAMS / "rank.c", link])
-    compile_program(out / "fuzz", [PROGRAMS / "fuzz.c", link])
+    compile_c(out / "libstub.so", [PROGRAMS / "stub_driver.c"], "-shared")
+    compile_c(out / "stub_proxy", [PROGRAMS / "stub_proxy.c", PROGRAMS / "stub_ops.c", *server])
+    compile_c(out / "rank", [PROGRAMS / "rank.c", link])
+    compile_c(out / "fuzz", [PROGRAMS / "fuzz.c", link])
     return out
 
 
 def environment() -> dict[str, str]:
     """Of the programs under test: what a sanitizer finds must fail them."""
     suppressions = PROGRAMS / "tsan_suppressions.txt"
-    return os.environ | {
-        "TSAN_OPTIONS": f"halt_on_error=0 exitcode=66 suppressions={suppressions}",
-        "ASAN_OPTIONS": "exitcode=66 handle_sigbus=0 detect_leaks=1",
-        "UBSAN_OPTIONS": "print_stacktrace=1",
-    }
+    return os.environ | sanitizer_options(
+        tsan=f"suppressions={suppressions}", asan="handle_sigbus=0:detect_leaks=1"
+    )
 
 
 @dataclass

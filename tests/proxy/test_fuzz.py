@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from .conftest import SLOW, StubProxy
+from ..sanitizers import SLOW
+from .conftest import StubProxy
 
 MESSAGES = int(os.environ.get("SINGULARITY_TEST_FUZZ_MESSAGES", "1000000"))
 SEEDS = (1, 2)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import PREFIX, SLOW, StubProxy, environment
+from ..sanitizers import PREFIX, SLOW
+from .conftest import StubProxy, environment
 
 
 @pytest.mark.parametrize(

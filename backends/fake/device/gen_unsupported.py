@@ -13,12 +13,13 @@ names.c        error names and descriptions
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import re
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+from singularity_core.hal.cuda_wheels import HeaderNotFoundError, header_directory
 
 HERE = Path(__file__).resolve().parent
 GENERATED = ("unsupported.c", "per_thread.c", "procs.c", "names.c")
@@ -186,15 +187,6 @@ def emit_names(include: Path) -> str:
     )
 
 
-def find_include() -> Path:
-    """The include directory of an installed ``nvidia-cuda-runtime`` wheel."""
-    spec = importlib.util.find_spec("nvidia")
-    for root in spec.submodule_search_locations or () if spec else ():
-        for header in sorted(Path(root).glob("*/include/cuda.h"), reverse=True):
-            return header.parent
-    raise SystemExit("cuda.h was not found: install nvidia-cuda-runtime (>= 13) or pass --include DIR")
-
-
 def main() -> int:
     """Writes or checks the generated files."""
     parser = argparse.ArgumentParser(
@@ -205,7 +197,10 @@ def main() -> int:
     )
     parser.add_argument("--check", action="store_true", help="compare with the committed files")
     options = parser.parse_args()
-    include = options.include or find_include()
+    try:
+        include = options.include or header_directory()
+    except HeaderNotFoundError as error:
+        parser.error(f"{error}, or pass --include DIR")
     functions, present = declarations(include), implemented()
     made = {
         "unsupported.c": emit_unsupported(functions, present),
