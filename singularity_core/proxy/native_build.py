@@ -6,7 +6,12 @@ the headers, and the C compiler checks each of them against the headers when the
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import cffi
+
+PACKAGES = ("barrier", "exchange", "splicing")
+"""Each declares what Python sees of it in a file of its own, ``declarations.cdef``: headers first, as #include lines."""
 
 DECLARATIONS = """
 /* ---- server ---- */
@@ -76,6 +81,18 @@ PREAMBLE = """
 #include "singularity_core/proxy/server.h"
 """
 
+
+def package_declarations() -> tuple[str, str]:
+    """The declarations of all packages, and the #include lines that they need."""
+    lines: list[str] = []
+    for package in PACKAGES:
+        found = Path(__file__).parent.parent / package / "declarations.cdef"
+        lines += found.read_text().splitlines() if found.is_file() else []
+    includes = [line for line in lines if line.startswith("#include")]
+    return "\n".join(line for line in lines if line not in includes), "\n".join(includes)
+
+
+declarations, includes = package_declarations()
 ffibuilder = cffi.FFI()
-ffibuilder.cdef(DECLARATIONS)
-ffibuilder.set_source("singularity_core._native", PREAMBLE)
+ffibuilder.cdef(DECLARATIONS + declarations)
+ffibuilder.set_source("singularity_core._native", PREAMBLE + includes)
