@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 /* Of the table of calls and its wire structs: compared when a session opens. */
-#define SG_CALLS_HASH 0xf9b98ddfd14e756eull
+#define SG_CALLS_HASH 0xbc09916308353ee8ull
 
 enum sg_op_number {
     SG_OP_hello,
@@ -41,6 +41,11 @@ enum sg_op_number {
     SG_OP_host_call,
     SG_OP_callback_next,
     SG_OP_callback_done,
+    SG_OP_communicator_join,
+    SG_OP_communicator_split,
+    SG_OP_communicator_submit,
+    SG_OP_communicator_end,
+    SG_OP_communicator_error,
     SG_OP_cuCtxSynchronize,
     SG_OP_cuCtxSetLimit,
     SG_OP_cuCtxGetLimit,

@@ -36,6 +36,11 @@ int32_t sg_serve_capture_end(sg_session *session, const struct sg_request *reque
 int32_t sg_serve_host_call(sg_session *session, const struct sg_request *request, struct sg_answer *answer);
 int32_t sg_serve_callback_next(sg_session *session, const struct sg_request *request, struct sg_answer *answer);
 int32_t sg_serve_callback_done(sg_session *session, const struct sg_request *request, struct sg_answer *answer);
+int32_t sg_serve_communicator_join(sg_session *session, const struct sg_request *request, struct sg_answer *answer);
+int32_t sg_serve_communicator_split(sg_session *session, const struct sg_request *request, struct sg_answer *answer);
+int32_t sg_serve_communicator_submit(sg_session *session, const struct sg_request *request, struct sg_answer *answer);
+int32_t sg_serve_communicator_end(sg_session *session, const struct sg_request *request, struct sg_answer *answer);
+int32_t sg_serve_communicator_error(sg_session *session, const struct sg_request *request, struct sg_answer *answer);
 int32_t sg_serve_cuModuleGetGlobal_v2(sg_session *session, const struct sg_request *request, struct sg_answer *answer);
 int32_t sg_serve_cuLibraryGetGlobal(sg_session *session, const struct sg_request *request, struct sg_answer *answer);
 int32_t sg_serve_cuMemGetInfo_v2(sg_session *session, const struct sg_request *request, struct sg_answer *answer);
@@ -804,6 +809,11 @@ const struct sg_op sg_ops[] = {
     {"host_call", sg_serve_host_call, 0},
     {"callback_next", sg_serve_callback_next, SG_OP_BLOCKS | SG_OP_NO_CONTEXT},
     {"callback_done", sg_serve_callback_done, SG_OP_NO_CONTEXT},
+    {"communicator_join", sg_serve_communicator_join, SG_OP_BLOCKS},
+    {"communicator_split", sg_serve_communicator_split, SG_OP_BLOCKS},
+    {"communicator_submit", sg_serve_communicator_submit, 0},
+    {"communicator_end", sg_serve_communicator_end, SG_OP_BLOCKS | SG_OP_NO_CONTEXT},
+    {"communicator_error", sg_serve_communicator_error, SG_OP_NO_CONTEXT},
     {"cuCtxSynchronize", serve_cuCtxSynchronize, SG_OP_BLOCKS},
     {"cuCtxSetLimit", serve_cuCtxSetLimit, 0},
     {"cuCtxGetLimit", serve_cuCtxGetLimit, 0},
