@@ -2,10 +2,20 @@
 
     python benchmarks/device.py [--json] [--repetitions N] [--threads N]
 
-Keys: saxpy_ratio, matmul_naive_ratio, matmul_tiled_ratio   device time / gcc time; below 1 the device is faster
-      compile_ms_cold, compile_ms_cached                     first launch minus a later one: nothing cached, object cached
-                                                             (median over the three kernels; the compiler is already running)
-      tinygrad_step_ratio                                    digits training step: this device / tinygrad's CPU device
+Keys of speed, gcc's time / the device's, 1 being as fast as gcc:
+      saxpy_ratio                 2^24 elements
+      matmul_naive_ratio          512 x 512, blocks of 32 x 8, against gcc's better loop order (i-k-j)
+      matmul_naive_1024_ratio     1024 x 1024, the same
+      matmul_naive_16x16_ratio    1024 x 1024, blocks of 16 x 16
+      matmul_tiled_ratio          512 x 512, tiles of 32 x 32 in shared memory, against the same loops
+                                  in gcc, a block's threads one after the other
+      matmul_tiled_best_ratio     the same kernel against loops that gcc vectorises
+Keys of time:
+      compile_ms_cold             the kernels of the digits example: loading a module plus its first launch, less a
+      compile_ms_cached           later launch; median, in ms; nothing cached, and object cached.  The compiler runs
+                                  already (compile_times.py)
+      compile_s_total             the sum of what compile_ms_cold is the median of, in s
+      tinygrad_step_ratio         digits training step: this device's time / that of tinygrad's CPU device
 Both sides use the same number of threads and take turns; ratios are medians of paired ratios.  No proxy is involved.
 Needs gcc, NVRTC (nvidia-cuda-nvrtc), tinygrad, scikit-learn and clang.
 """
@@ -23,8 +33,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ranks import ROOT, compile_c, cuda_environment, rank_command, read_values, report, run
+from ranks import HERE, ROOT, compile_c, cuda_environment, rank_command, read_values, report, run
 
+EXAMPLE = str(ROOT / "examples" / "train_digits.py")
 KERNELS = {
     "saxpy": r"""extern "C" __global__ void saxpy(float a, const float *x, float *y, int n) {
       int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] = a * x[i] + y[i]; }""",
@@ -40,7 +51,6 @@ KERNELS = {
         for (int k = 0; k < 32; ++k) s += ta[y][k] * tb[k][x];
         __syncthreads(); }
       c[row * n + column] = s; }""",
-    "first": 'extern "C" __global__ void first() {}',
 }
 
 
@@ -56,6 +66,17 @@ def compile_kernel(nvrtc: ctypes.CDLL, source: str) -> bytes:
     return text.value
 
 
+# What each of gcc's times is divided by: the device's time for the same work.
+RATIOS = {
+    "saxpy": "saxpy",
+    "matmul_naive": "matmul_naive",
+    "matmul_naive_1024": "matmul_naive_1024",
+    "matmul_naive_16x16": "matmul_naive_1024",
+    "matmul_tiled": "matmul_tiled",
+    "matmul_tiled_best": "matmul_tiled_best",
+}
+
+
 def kernels(directory: Path, repetitions: int, threads: int) -> dict[str, float]:
     nvrtc = ctypes.CDLL(cuda_environment().get("NVRTC_PATH", "libnvrtc.so.13"))
     paths = []
@@ -65,32 +86,49 @@ def kernels(directory: Path, repetitions: int, threads: int) -> dict[str, float]
         paths.append(str(path))
     client = compile_c("device_client.c", directory / "device_client", "-O2")
     loops = compile_c("loops.c", directory / "loops", "-O3", "-march=native", "-fopenmp")
-    result, names = directory / "result", [name for name in KERNELS if name != "first"]
-    ratios: dict[str, list[float]] = {name: [] for name in names}
-    first: dict[str, list[float]] = {"cold": [], "cached": []}
-    for repetition in range(repetitions):
-        cache = directory / f"cache{repetition}"
-        environment = {"SINGULARITY_FAKE_THREADS": str(threads), "SINGULARITY_FAKE_CACHE": str(cache)}
-        for state in ("cold", "cached"):
-            run(rank_command(False, [str(client), str(result), *paths]), environment)
-            ours = read_values(result)
-            first[state].append(statistics.median(ours[f"{name}_first"] - ours[name] for name in names))
+    result = directory / "result"
+    environment = {
+        "SINGULARITY_FAKE_THREADS": str(threads),
+        "SINGULARITY_FAKE_CACHE": str(directory / "kernels"),
+    }
+    ratios: dict[str, list[float]] = {name: [] for name in RATIOS}
+    for _ in range(repetitions):
+        run(rank_command(False, [str(client), str(result), *paths]), environment)
+        ours = read_values(result)
         run([str(loops), str(result)], {"OMP_NUM_THREADS": str(threads)})
         theirs = read_values(result)
-        for name in names:
-            ratios[name].append(ours[name] / theirs[name])
+        for name, gcc in RATIOS.items():
+            ratios[name].append(theirs[gcc] / ours[name.removesuffix("_best")])
+    return {f"{name}_ratio": statistics.median(values) for name, values in ratios.items()}
+
+
+def compilation(directory: Path, repetitions: int) -> dict[str, float]:
+    """Medians over the repetitions."""
+    answer = directory / "compiled.json"
+    command = rank_command(False, [str(HERE / "compile_times.py"), str(answer), EXAMPLE], python=True)
+    found: dict[str, list[float]] = {"compile_ms_cold": [], "compile_ms_cached": [], "compile_s_total": []}
+    for _ in range(repetitions):
+        cache = directory / "compiled"
+        environment = {
+            "DEV": "CUDA",
+            "XDG_CACHE_HOME": str(directory / "tinygrad"),
+            "SINGULARITY_FAKE_CACHE": str(cache),
+            **cuda_environment(),
+        }
+        for state in ("cold", "cached"):
+            run(command, environment)
+            times: list[float] = json.loads(answer.read_text())
+            found[f"compile_ms_{state}"].append(statistics.median(times))
+            if state == "cold":
+                found["compile_s_total"].append(sum(times) / 1e3)
         shutil.rmtree(cache, ignore_errors=True)
-    answers = {f"{name}_ratio": statistics.median(values) for name, values in ratios.items()}
-    return {
-        **answers,
-        **{f"compile_ms_{state}": statistics.median(values) for state, values in first.items()},
-    }
+    return {key: statistics.median(values) for key, values in found.items()}
 
 
 def tinygrad_step(directory: Path, repetitions: int, threads: int, steps: int) -> float:
     """Median step on the device / median step on tinygrad's CPU device, steps after the first ten."""
-    example, answer = str(ROOT / "examples" / "train_digits.py"), directory / "answer.json"
-    arguments = [example, "--steps", str(steps), "--json", str(answer), "--quiet"]
+    answer = directory / "answer.json"
+    arguments = [EXAMPLE, "--steps", str(steps), "--json", str(answer), "--quiet"]
     common = {
         "XDG_CACHE_HOME": str(directory / "tinygrad"),
         "SINGULARITY_FAKE_CACHE": str(directory / "objects"),
@@ -122,6 +160,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         results = kernels(directory, arguments.repetitions, arguments.threads)
+        results |= compilation(directory, arguments.repetitions)
         results["tinygrad_step_ratio"] = tinygrad_step(
             directory, arguments.repetitions, arguments.threads, arguments.steps
         )
@@ -132,7 +171,7 @@ def main() -> None:
             "repetitions": arguments.repetitions,
             "threads": arguments.threads,
             "vector": 1 << 24,
-            "matrix": 512,
+            "matrices": [512, 1024],
             "steps": arguments.steps,
             "cpus": os.cpu_count(),
         },

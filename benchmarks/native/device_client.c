@@ -1,6 +1,5 @@
-/* Times kernels on the device.  Usage: device_client RESULT SAXPY.ptx NAIVE.ptx TILED.ptx FIRST.ptx
- * FIRST.ptx, a kernel named `first`, is loaded and run once beforehand, so that starting the compiler is not part of what a
- * kernel's compilation costs.  Writes "key value" lines, times in ms. */
+/* Times kernels on the device.  Usage: device_client RESULT SAXPY.ptx NAIVE.ptx TILED.ptx
+ * Writes "key value" lines: medians in ms, each kernel having run once before. */
 #include "rank.h"
 
 #include "sizes.h"
@@ -18,20 +17,15 @@ static char *read_text(const char *path) {
     return text;
 }
 
-/* (first, steady) milliseconds of load and launch; the difference is the compilation. */
-static void measure(FILE *out, const char *name, const char *path, unsigned gx, unsigned gy, unsigned bx, unsigned by, void **parameters) {
-    double times[REPEATS], start = now_ns();
-    void *function = load_kernel(read_text(path), name);
+static void measure(FILE *out, const char *key, void *function, unsigned gx, unsigned gy, unsigned bx, unsigned by, void **parameters) {
+    double times[REPEATS];
     for (int k = -1; k < REPEATS; k++) {
-        if (k >= 0) start = now_ns();
+        double start = now_ns();
         check(launch(function, gx, gy, 1, bx, by, 1, 0, NULL, parameters, NULL), "cuLaunchKernel");
         check(synchronize(), "cuCtxSynchronize");
-        if (k < 0)
-            fprintf(out, "%s_first %.4f\n", name, (now_ns() - start) / 1e6);
-        else
-            times[k] = now_ns() - start;
+        if (k >= 0) times[k] = now_ns() - start;
     }
-    fprintf(out, "%s %.4f\n", name, median(times, REPEATS) / 1e6);
+    fprintf(out, "%s %.4f\n", key, median(times, REPEATS) / 1e6);
 }
 
 static uint64_t filled(size_t count) {
@@ -46,21 +40,24 @@ static uint64_t filled(size_t count) {
 }
 
 int main(int argc, char **argv) {
-    if (argc < 6) return 2;
+    if (argc < 5) return 2;
     FILE *out = fopen(argv[1], "w");
     if (out == NULL) return 1;
     open_device();
     launch = (launch_fn)driver_symbol("cuLaunchKernel");
     synchronize = (int (*)(void))driver_symbol("cuCtxSynchronize");
-    void *first = load_kernel(read_text(argv[5]), "first");
-    check(launch(first, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL), "cuLaunchKernel");
-    check(synchronize(), "cuCtxSynchronize");
 
-    uint64_t x = filled(VECTOR), y = filled(VECTOR), a = filled((size_t)MATRIX * MATRIX), b = filled((size_t)MATRIX * MATRIX), c = filled((size_t)MATRIX * MATRIX);
+    size_t area = (size_t)LARGE * LARGE;
+    uint64_t x = filled(VECTOR), y = filled(VECTOR), a = filled(area), b = filled(area), c = filled(area);
     float factor = 0.5f;
-    int n = VECTOR, m = MATRIX;
-    measure(out, "saxpy", argv[2], VECTOR / 256, 1, 256, 1, (void *[]){&factor, &x, &y, &n});
-    measure(out, "matmul_naive", argv[3], MATRIX / 32, MATRIX / 8, 32, 8, (void *[]){&a, &b, &c, &m});
-    measure(out, "matmul_tiled", argv[4], MATRIX / 32, MATRIX / 32, 32, 32, (void *[]){&a, &b, &c, &m});
+    int n = VECTOR, m = MATRIX, l = LARGE;
+    void *saxpy = load_kernel(read_text(argv[2]), "saxpy"), *naive = load_kernel(read_text(argv[3]), "matmul_naive");
+    void *tiled = load_kernel(read_text(argv[4]), "matmul_tiled");
+    void *small[] = {&a, &b, &c, &m}, *large[] = {&a, &b, &c, &l};
+    measure(out, "saxpy", saxpy, VECTOR / 256, 1, 256, 1, (void *[]){&factor, &x, &y, &n});
+    measure(out, "matmul_naive", naive, MATRIX / 32, MATRIX / 8, 32, 8, small);
+    measure(out, "matmul_naive_1024", naive, LARGE / 32, LARGE / 8, 32, 8, large);
+    measure(out, "matmul_naive_16x16", naive, LARGE / 16, LARGE / 16, 16, 16, large);
+    measure(out, "matmul_tiled", tiled, MATRIX / 32, MATRIX / 32, 32, 32, small);
     return fclose(out) == 0 ? 0 : 1;
 }
