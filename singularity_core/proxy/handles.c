@@ -4,9 +4,9 @@
 #include <string.h>
 
 /* What holds others goes last: a module after its functions, a context after everything. */
-static const uint8_t destroy_order[] = {SG_KIND_GRAPH_EXEC, SG_KIND_GRAPH_NODE, SG_KIND_GRAPH,   SG_KIND_EVENT,
-                                        SG_KIND_STREAM,     SG_KIND_KERNEL,     SG_KIND_FUNCTION, SG_KIND_MODULE,
-                                        SG_KIND_LIBRARY,    SG_KIND_POOL,       SG_KIND_CONTEXT};
+static const uint8_t destroy_order[] = {SG_KIND_COMMUNICATOR, SG_KIND_GRAPH_EXEC, SG_KIND_GRAPH_NODE, SG_KIND_GRAPH,
+                                        SG_KIND_EVENT,        SG_KIND_STREAM,     SG_KIND_KERNEL,     SG_KIND_FUNCTION,
+                                        SG_KIND_MODULE,       SG_KIND_LIBRARY,    SG_KIND_POOL,       SG_KIND_CONTEXT};
 _Static_assert(sizeof destroy_order == SG_KIND_COUNT - 1, "every kind has its place");
 
 int sg_handles_open(struct sg_handles *handles) {
