@@ -53,6 +53,7 @@ CUresult sg_enter_slow(void);
 CUresult sg_enter_bare(void);          /* initialised, session open or not, no sticky error */
 CUresult sg_async_report(void);        /* what failed asynchronously, once unless it is sticky */
 CUresult sg_lost(const char *call);    /* the session is dead: says so once, returns SG_ERROR_LOST */
+const char *sg_lost_cause(void);       /* why it is */
 void sg_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 CUresult sg_declined(const char *call, const char *reason, const char *remedy);
 CUresult sg_unknown(const char *call);

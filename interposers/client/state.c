@@ -63,25 +63,30 @@ CUresult sg_unknown(const char *call)
                        "see reference-supported-calls.md for what is, and annotating.md for how to add it");
 }
 
-CUresult sg_lost(const char *call)
+const char *sg_lost_cause(void)
 {
     static const char *const causes[] = {"the message is too long", "the device proxy ended",
                                          "the proxy closed the session (see its log)",
                                          "client and proxy are of different versions", "the job is being ended"};
+    sg_link *link = atomic_load(&sg_client.link);
+    uint32_t dead = link ? sg_link_dead(link) : SG_DEAD_CLOSED;
+    return causes[dead < sizeof causes / sizeof *causes ? dead : SG_DEAD_PROXY];
+}
+
+CUresult sg_lost(const char *call)
+{
     static _Atomic int said;
     if (atomic_load(&sg_client.state) == SG_FORKED)
         return CUDA_ERROR_NOT_INITIALIZED;
     sg_link *link = atomic_load(&sg_client.link);
-    uint32_t dead = link ? sg_link_dead(link) : SG_DEAD_NO;
     if (!link)
         return CUDA_ERROR_INVALID_CONTEXT;
-    if (dead == SG_DEAD_NO)
+    if (sg_link_dead(link) == SG_DEAD_NO)
         return CUDA_ERROR_INVALID_VALUE;
     if (atomic_exchange(&said, 1))
         return SG_ERROR_LOST;
     atomic_fetch_add(&sg_client.epoch, 1); /* calls that are answered here look at the session again, too */
-    sg_say("%s: the device session is gone: %s; the process must be started again", call,
-           causes[dead < sizeof causes / sizeof *causes ? dead : SG_DEAD_PROXY]);
+    sg_say("%s: the device session is gone: %s; the process must be started again", call, sg_lost_cause());
     return SG_ERROR_LOST;
 }
 
