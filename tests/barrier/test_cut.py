@@ -23,7 +23,9 @@ def consistent(world: World) -> object:
 STEP = (issue("w"), wait("w"))
 WORLDS = {
     "data parallel, asynchronous": World((STEP * 3,) * 3, {"w": ALL3}),
-    "run ahead without waiting": World(((issue("w"),) * 4, (issue("w"),) * 4, (issue("w"), wait("w")) * 4), {"w": ALL3}),
+    "run ahead without waiting": World(
+        ((issue("w"),) * 4, (issue("w"),) * 4, (issue("w"), wait("w")) * 4), {"w": ALL3}
+    ),
     "two groups that cross": World(
         (
             (issue("a"), issue("b"), wait("b"), issue("a"), wait("a")),
@@ -35,13 +37,24 @@ WORLDS = {
     "a pipeline with send and receive": World(
         (
             (issue("0>1"), issue("0>1"), issue("1>0"), issue("1>0"), wait("1>0")),
-            (issue("0>1"), wait("0>1"), issue("1>2"), issue("0>1"), issue("1>2"), issue("2>1"), issue("1>0"), issue("2>1"), issue("1>0")),
+            (
+                issue("0>1"),
+                wait("0>1"),
+                issue("1>2"),
+                issue("0>1"),
+                issue("1>2"),
+                issue("2>1"),
+                issue("1>0"),
+                issue("2>1"),
+                issue("1>0"),
+            ),
             (issue("1>2"), issue("2>1"), issue("1>2"), issue("2>1")),
         ),
         {"0>1": (0, 1), "1>0": (0, 1), "1>2": (1, 2), "2>1": (1, 2)},
     ),
     "a group with operations on several channels": World(
-        ((issue("a", "0>1"), issue("a"), wait("a")), (issue("a", "0>1"), issue("a"))), {"a": (0, 1), "0>1": (0, 1)}
+        ((issue("a", "0>1"), issue("a"), wait("a")), (issue("a", "0>1"), issue("a"))),
+        {"a": (0, 1), "0>1": (0, 1)},
     ),
     "a rank that waits for a message of one that is held": World(
         ((issue("w"), issue("w"), tell("go"), issue("w"), wait("w")), (hear("go"), *STEP * 3)), {"w": (0, 1)}
@@ -54,7 +67,10 @@ WORLDS = {
         ),
         {"a": (0, 1), "w": ALL3},
     ),
-    "a rank that ends early": World(((issue("w"), wait("w")), STEP[:2] + (issue("a"),) * 2, STEP[:2] + (issue("a"),) * 2), {"w": ALL3, "a": (1, 2)}),
+    "a rank that ends early": World(
+        ((issue("w"), wait("w")), STEP[:2] + (issue("a"),) * 2, STEP[:2] + (issue("a"),) * 2),
+        {"w": ALL3, "a": (1, 2)},
+    ),
     "a rank without collectives": World(((tell("x"),), STEP * 2, (hear("x"), *STEP * 2)), {"w": (1, 2)}),
     "unequal numbers on the stages": World(
         (
