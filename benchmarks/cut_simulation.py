@@ -1,9 +1,10 @@
 """The cut at scale: simulated ranks, the real decision code (singularity_core/barrier/cut.c).
 
-A job of `ranks` = data x pipeline x tensor parallel ranks trains mini-batches: per micro-batch a stage receives,
-all-reduces in its tensor group, and sends; forward, then backward; at the end all replicas of a stage all-reduce, and
-wait.  Compute times are random, and one rank in a hundred is slow.  At a random moment the cut is asked for; every
-`POLL` seconds the coordinator looks at all clocks.  What counts: how many mini-batches the ranks go on for, and what a look costs.
+A job of `ranks` = data x pipeline x tensor parallel ranks trains mini-batches: per micro-batch a stage
+receives, all-reduces in its tensor group, and sends; forward, then backward; at the end all replicas of a
+stage all-reduce, and wait.  Compute times are random, and one rank in a hundred is slow.  At a random moment
+the cut is asked for; every `POLL` seconds the coordinator looks at all clocks.  What counts: how many
+mini-batches the ranks go on for, and what a look costs.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-
 from singularity_core._native import ffi, lib
 
 STAGES, TENSOR, MICRO = 4, 2, 4

@@ -1,9 +1,9 @@
-"""A small world in which the cut's C code is explored: ranks with programs, channels, and messages out of sight.
+"""A small world in which the cut's C code is explored: ranks with programs, channels, messages out of sight.
 
-A program is a tuple of steps.  ``issue(a, b)`` issues one group with an operation on each of these channels and goes on;
-``wait(a)`` returns when all members of the channel have issued as much as the caller; ``tell(n)`` and ``hear(n)`` are a
-message outside of the device (TCP, a file): who hears waits until it was told.  Everything that can happen
-in some state is a transition, and `explore` takes them all.
+A program is a tuple of steps.  ``issue(a, b)`` issues one group with an operation on each of these channels
+and goes on; ``wait(a)`` returns when all members of the channel have issued as much as the caller;
+``tell(n)`` and ``hear(n)`` are a message outside of the device (TCP, a file): who hears waits until it was
+told.  Everything that can happen in some state is a transition, and `explore` takes them all.
 """
 
 from __future__ import annotations
@@ -126,7 +126,8 @@ class World:
 
 
 def explore(world: World, check: Callable[[State], None]) -> tuple[int, set[tuple[int, ...]]]:
-    """Visits every state; `check`s each that is reached.  Returns how many there are, and where cuts were found.
+    """Visits every state; `check`s each that is reached.  Returns how many states there are, and where cuts
+    were found.
 
     AssertionError where nothing can happen any more although a cut was asked for and not reached."""
     first = State((0,) * len(world.programs))
