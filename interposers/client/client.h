@@ -16,7 +16,7 @@
 #define SG_UNLIKELY(x) __builtin_expect(!!(x), 0)
 #define SG_PER_THREAD(stream) ((stream) ? (stream) : CU_STREAM_PER_THREAD)
 #define SG_STRING_LIMIT 4096u
-#define SG_MAX_ORDINALS 16
+#define SG_MAX_ORDINALS 1024 /* as many as a node may have ranks: each has an ordinal of its own, whatever device serves it */
 
 /* What every call reports once the session has died: the documented code for "this device cannot be
  * used now" (decision 0002).  One line on stderr says why. */
