@@ -26,6 +26,9 @@ struct sg_server_options {
     const struct sg_hal_table *hal;
     uint64_t arena_bytes;
     int32_t stop_fds[4];
+    const char *exchange;
+    uint32_t proxy_index, proxy_count;
+    uint64_t swap_limit;
 };
 sg_server *sg_server_create(const struct sg_server_options *options, char *why);
 int sg_server_run(sg_server *server);

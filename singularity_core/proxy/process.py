@@ -57,6 +57,13 @@ class ProxySettings:
     ready_fd: int | None = None
     """Descriptor on which ``ready`` and a newline are written once ranks can connect, and that is then
     closed."""
+    exchange: Path | None = None
+    """Existing directory of mode 0700 that the job's proxies share; None: this is the only one."""
+    proxy_index: int = 0
+    """Which of them this is."""
+    proxy_count: int = 1
+    swap_limit: int = 0
+    """Host memory for what is swapped out, in bytes; 0: the server's default."""
 
 
 def parse_bytes(text: str) -> int:
@@ -82,8 +89,19 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> ProxySettings:
     option("--directory", type=Path, required=True, help="private directory (0700) for the shared files")
     option("--arena", type=parse_bytes, default=0, help="device memory to serve: bytes, or 512M, 4G")
     option("--ready-fd", type=int, default=None, help="descriptor on which to write 'ready'")
+    option(
+        "--exchange", type=Path, default=None, help="private directory (0700) that the job's proxies share"
+    )
+    option("--proxy-index", type=int, default=0, help="which of them this is, from 0")
+    option("--proxy-count", type=int, default=1, help="how many share it")
+    option("--swap-limit", type=parse_bytes, default=0, help="host memory for what is swapped out")
     found = parser.parse_args(arguments)
-    return ProxySettings(found.backend, found.device, found.directory, found.arena, found.ready_fd)
+    if not 0 <= found.proxy_index < found.proxy_count or (found.exchange is None and found.proxy_count > 1):
+        parser.error("several proxies need --exchange, and --proxy-index must be below --proxy-count")
+    return ProxySettings(
+        found.backend, found.device, found.directory, found.arena, found.ready_fd, found.exchange,
+        found.proxy_index, found.proxy_count, found.swap_limit,
+    )  # fmt: skip
 
 
 def open_driver(backend: Backend) -> Path:
@@ -182,6 +200,10 @@ def _serve_device(settings: ProxySettings, library: Path, device: Device, stop: 
     options.hal = ffi.cast("struct sg_hal_table *", table_for(device))
     options.arena_bytes = settings.arena_bytes
     options.stop_fds = stop.descriptors()
+    exchange = ffi.new("char[]", os.fsencode(settings.exchange or ""))
+    options.exchange = ffi.NULL if settings.exchange is None else exchange
+    options.proxy_index, options.proxy_count = settings.proxy_index, settings.proxy_count
+    options.swap_limit = settings.swap_limit
     server = lib.sg_server_create(options, why)
     if server == ffi.NULL:
         raise ProxyError(

@@ -103,6 +103,9 @@ struct sg_server_options {
     const struct sg_hal_table *hal;
     uint64_t arena_bytes;        /* 0: all that the device can back now (the HAL's arena_limit) */
     int32_t stop_fds[SG_STOP_FDS]; /* run returns when one becomes readable or hangs up; <= 0: unused */
+    const char *exchange;        /* what the job's proxies share: a directory (0700); NULL: this is the only one */
+    uint32_t proxy_index, proxy_count; /* of those that share it */
+    uint64_t swap_limit;         /* host memory for what is swapped out, in bytes; 0: the server's default */
 };
 sg_server *sg_server_create(const struct sg_server_options *options, char why[256]);
 int sg_server_run(sg_server *server);   /* returns after sg_server_stop; 0 or -errno */
