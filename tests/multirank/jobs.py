@@ -1,0 +1,80 @@
+"""Runs a job of several ranks with the real launcher."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+LAUNCHER = Path(sys.executable).parent / "singularity-run"
+
+
+def start_job(
+    script: Path,
+    *arguments: str,
+    ranks: int,
+    devices: int,
+    options: Sequence[str] = (),
+    env: dict[str, str] | None = None,
+) -> subprocess.Popen[str]:
+    """Starts a Python program on `ranks` ranks and `devices` in-memory devices; the caller ends it."""
+    command = [
+        str(LAUNCHER),
+        "--backend",
+        "fake",
+        f"--nproc-per-node={ranks}",
+        f"--devices={devices}",
+        *options,
+    ]
+    environment = {
+        "SINGULARITY_FAKE_MEMORY": "256M",
+        "SINGULARITY_FAKE_DEVICES": str(max(ranks, devices)),
+        **(env or {}),
+    }
+    return subprocess.Popen(
+        [*command, str(script), *arguments],
+        env={**os.environ, **environment},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        cwd=script.parent,
+    )
+
+
+def finish(process: subprocess.Popen[str], timeout: float = 120.0) -> tuple[int, str, str]:
+    """(exit code, stdout, stderr); fails the test when the job does not end by itself."""
+    try:
+        stdout, stderr = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGTERM)
+        try:
+            stdout, stderr = process.communicate(timeout=40)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            stdout, stderr = process.communicate()
+        pytest.fail(f"the job hung for {timeout} s\n{stdout[-2000:]}\n{stderr[-4000:]}")
+    return process.returncode, stdout, stderr
+
+
+def run_job(
+    script: Path,
+    *arguments: str,
+    ranks: int,
+    devices: int,
+    options: Sequence[str] = (),
+    env: dict[str, str] | None = None,
+    timeout: float = 120.0,
+) -> tuple[str, str]:
+    """(stdout, stderr) of a job that must succeed."""
+    process = start_job(script, *arguments, ranks=ranks, devices=devices, options=options, env=env)
+    code, stdout, stderr = finish(process, timeout)
+    if code != 0:
+        said = f"{stdout[-2000:]}\n{stderr[-4000:]}"
+        pytest.fail(f"{script.name} on {ranks} ranks and {devices} devices exited with {code}\n{said}")
+    return stdout, stderr
