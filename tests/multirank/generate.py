@@ -1,4 +1,4 @@
-"""Random multi-rank programs for the interpreter: matched among ranks, free of races, each with one right answer.
+"""Random multi-rank programs for the interpreter: matched among ranks, free of races, one right answer each.
 
 A program is drawn as a sequence that all ranks share; each rank's own is its projection.  A buffer is used in
 one stream at a time; where the next use is in another, an event orders the two.
@@ -155,7 +155,7 @@ def _collective(draw: st.DrawFn, d: Drawing) -> None:
 
 
 def _two_threads(draw: st.DrawFn, d: Drawing) -> None:
-    """Two communicators used from two threads at once, with buffers of their own and no order between them."""
+    """Two communicators used from two threads at once, with buffers of their own and no order between."""
     d.everyone("synchronize", None)
     count = 4 * min(d.words.values())
     for name, buffer, stream in (("world", NAMES[0], 1), ("other", NAMES[1], 2)):

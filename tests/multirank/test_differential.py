@@ -1,4 +1,4 @@
-"""Ranks that share devices compute what they compute on devices of their own: random programs, bit for bit."""
+"""Ranks that share devices compute what they do on devices of their own: random programs, bit for bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sharing a device makes no deadlock that devices of one's own would not have: programs that meet in awkward ways."""
+"""Sharing a device makes no deadlock that devices of their own would not have: ranks that meet awkwardly."""
 
 from __future__ import annotations
 
@@ -114,8 +114,8 @@ FOUR: dict[str, list[Steps]] = {
     "unequal numbers of synchronisations on two devices": [
         [reduce("a"), WAIT] * 5 + [reduce(), WAIT],
         [reduce("a"), WAIT] * 5 + [reduce(), WAIT],
-        [reduce("d"), WAIT] + [reduce(), WAIT],
-        [reduce("d"), WAIT] + [reduce(), WAIT],
+        [reduce("d"), WAIT, reduce(), WAIT],
+        [reduce("d"), WAIT, reduce(), WAIT],
     ],
     "a ring of sends without groups, one starts": [
         [send(1), receive(3), WAIT],
@@ -143,7 +143,7 @@ def outcome(
 
 
 def test_two_ranks_on_one_device_end_as_on_two(tmp_path: Path) -> None:
-    """Each awkward meeting of two ranks ends, and leaves the same bytes, whether they share a device or not."""
+    """Each awkward meeting of two ranks ends, and leaves the same bytes, on one device as on two."""
     both = {"world": [0, 1], "other": [1, 0]}
     programs = [
         {"communicators": both, "ranks": [[*START, *steps] for steps in ranks]} for ranks in PROGRAMS.values()
@@ -156,7 +156,7 @@ def test_two_ranks_on_one_device_end_as_on_two(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", ["0,0,1,1", "0,1,0,1", "0,0,0,0"])
 def test_four_ranks_end_however_they_are_dealt(where: str, tmp_path: Path) -> None:
-    """Crossing groups, unequal numbers of synchronisations, rings and sleepers end on every deal of four ranks."""
+    """Crossing groups, unequal synchronisations, rings and sleepers end on every deal of four ranks."""
     groups = {"world": [0, 1, 2, 3], "a": [0, 1], "b": [1, 3], "c": [0, 2], "d": [2, 3]}
     programs = [
         {"communicators": groups, "ranks": [[*START, *steps] for steps in ranks]} for ranks in FOUR.values()
