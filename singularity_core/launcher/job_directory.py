@@ -86,6 +86,12 @@ class JobDirectory:
         path.mkdir(mode=0o700, exist_ok=True)
         return path
 
+    def exchange_directory(self) -> Path:
+        """What the job's proxies share; made if need be."""
+        path = self.path / "exchange"
+        path.mkdir(mode=0o700, exist_ok=True)
+        return path
+
     def remove(self) -> None:
         """Removes the directory, and its parent when it was the last one.  Harmless when repeated."""
         with _locked_root(self.path.parent, create=False) as exists:

@@ -21,7 +21,6 @@ from .processes import become_subreaper
 from .report import fail, say
 from .settings import (
     MAX_RANKS,
-    MAX_RANKS_PER_DEVICE,
     JobSettings,
     build_command,
     client_library_directory,
@@ -29,6 +28,7 @@ from .settings import (
     job_environment,
     new_attempt,
 )
+from .sharing import place_ranks, placement_options, swap_limit
 from .supervisor import Supervisor
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -72,6 +72,7 @@ def _option(name: str, *more: str, **settings: Any) -> Callable[[_F], _F]:
 @_option("--no-proxy", is_flag=True, help="Load the backend's driver library into the ranks (a baseline).")
 @_option("--module", "-m", is_flag=True, help="The script is a module name, as for python -m.")
 @_option("--no-python", is_flag=True, help="The script is a program; run it without Python.")
+@placement_options(_option)
 @click.version_option(__version__, prog_name="singularity-run")
 @click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
 def cli(**options: Any) -> None:
@@ -161,17 +162,12 @@ def _job_settings(
         raise click.UsageError(
             f"--devices {wanted}: backend {backend!r} has {facts.device_count} device(s) here"
         )
-    devices = wanted or (facts.device_count if count is None else min(count, facts.device_count))
-    ranks = count or devices
     proxied = not options["no_proxy"]
     if proxied and not facts.proxied:
         raise click.UsageError(f"backend {backend!r} has no driver library for a proxy; use --no-proxy")
-    if proxied and ranks > devices * MAX_RANKS_PER_DEVICE:
-        raise click.UsageError(
-            f"{ranks} ranks on {devices} device(s): a device serves {MAX_RANKS_PER_DEVICE} at most"
-        )
-    if proxied and ranks > devices:
-        say(f"{ranks} ranks share {devices} device(s), and their memory: nothing is swapped in this release")
+    placement = place_ranks(options, count, facts.device_count)
+    if proxied and (sharing := placement.describe_sharing()):
+        say(sharing)
     host, _, port = options["rdzv_endpoint"].partition(":")
     if port and not port.isdigit():
         raise click.UsageError(f"--rdzv-endpoint {options['rdzv_endpoint']}: HOST[:PORT]")
@@ -179,8 +175,10 @@ def _job_settings(
     return JobSettings(
         backend=backend,
         command=build_command(target, module=options["module"], no_python=options["no_python"]),
-        ranks=ranks,
-        devices=devices,
+        ranks=len(placement.device_of_rank),
+        devices=placement.devices,
+        device_of_rank=placement.device_of_rank,
+        swap_limit=swap_limit(options),
         proxied=proxied,
         run_id=run_id,
         master_addr=host or options["master_addr"],

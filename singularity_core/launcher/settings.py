@@ -31,7 +31,9 @@ class JobSettings:
     """What each rank runs."""
     ranks: int
     devices: int
-    """Physical devices in use: ordinals 0 to this number, exclusively."""
+    """Physical devices at hand: ordinals 0 to this number, exclusively."""
+    device_of_rank: tuple[int, ...]
+    """The physical device that serves each rank (placement)."""
     proxied: bool
     run_id: str
     """The name that users gave or see; not the internal job name."""
@@ -42,19 +44,16 @@ class JobSettings:
     """Where each rank's folder with its logs goes."""
     grace_seconds: float = 30.0
     """Between a polite signal and SIGKILL."""
+    swap_limit: int | None = None
+    """Bytes of host memory that each proxy may use for what is swapped out; None: the proxy's default."""
 
 
-def device_of_rank(local_rank: int, ranks: int, devices: int) -> int:
-    """The physical device that serves a rank: neighbours share when there are more ranks than devices."""
-    if ranks <= devices:
-        return local_rank
-    return local_rank * devices // ranks
-
-
-def visible_devices(ranks: int, devices: int) -> list[int]:
-    """The physical device behind each ordinal that a rank sees.  There are at least as many ordinals as
-    ranks, so that scripts that choose device LOCAL_RANK work also where ranks share a device."""
-    return [device_of_rank(ordinal, ranks, devices) for ordinal in range(max(ranks, devices))]
+def visible_devices(device_of_rank: Sequence[int], devices: int) -> list[int]:
+    """The physical device behind each ordinal that a rank sees.  A rank sees what it would see if each rank
+    had a device: ordinal n is the device of local rank n, so that scripts that choose device LOCAL_RANK get
+    their own, whatever the map.  Devices without a rank follow, up to the number of devices."""
+    idle = [device for device in range(devices) if device not in device_of_rank]
+    return [*device_of_rank, *idle][: max(len(device_of_rank), devices)]
 
 
 def build_command(target: Sequence[str], *, module: bool, no_python: bool) -> tuple[str, ...]:
@@ -97,6 +96,13 @@ def client_library_directory() -> Path:
     return directory
 
 
+def preload_library() -> Path | None:
+    """What makes a rank find our NCCL also where it is opened by absolute path; None where it is not
+    built."""
+    library = Path(__file__).parent.parent / "lib" / "rank" / "libsingularity_preload.so"
+    return library if library.is_file() else None
+
+
 def joined_path(first: Sequence[Path | str], inherited: str, last: Sequence[Path | str] = ()) -> str:
     """A search path: `first`, then what the user had, then `last`; each directory once."""
     parts = [str(part) for part in first] + inherited.split(":") + [str(part) for part in last]
@@ -130,6 +136,9 @@ def job_environment(
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "TORCHELASTIC_USE_AGENT_STORE": "False",
     }
+    preload = preload_library() if settings.proxied else None
+    if preload is not None:  # before the user's own, which stay
+        environment["LD_PRELOAD"] = joined_path([preload], inherited.get("LD_PRELOAD", "").replace(" ", ":"))
     if settings.ranks > 1:
         environment.setdefault("OMP_NUM_THREADS", "1")
     return environment
@@ -146,7 +155,7 @@ def rank_environment(
     if settings.proxied:
         environment["SINGULARITY_DEVICES"] = ":".join(
             str(job_directory / f"device-{device}")
-            for device in visible_devices(settings.ranks, settings.devices)
+            for device in visible_devices(settings.device_of_rank, settings.devices)
         )
         # It chose the proxies' devices; a second time it would hide the wrong ones.
         environment.pop("CUDA_VISIBLE_DEVICES", None)

@@ -29,7 +29,7 @@ from .job_directory import JobDirectory
 from .output import Relay
 from .processes import Ending, die_with_parent, kill_all, live_descendants
 from .report import Failure, describe_failure, say
-from .settings import JobSettings, device_of_rank, proxy_environment, rank_environment
+from .settings import JobSettings, proxy_environment, rank_environment, visible_devices
 
 _PROXY_START_SECONDS = 120.0
 _PROXY_STOP_SECONDS = 10.0
@@ -77,6 +77,8 @@ class Supervisor:
         self._signals: list[int] = []
         self._ending = False  # endings are no failures any more
         self._wakeup = -1
+        # also those that no rank is placed on: a rank may open any ordinal that it sees
+        self._devices = sorted(set(visible_devices(settings.device_of_rank, settings.devices)))
 
     def run(self) -> int:
         """Runs the job to its end; returns the launcher's exit code.  Leaves no process of the job."""
@@ -90,7 +92,7 @@ class Supervisor:
 
     def _start_and_wait(self) -> None:
         if self._settings.proxied:
-            for device in sorted({self._device_of(rank) for rank in range(self._settings.ranks)}):
+            for device in self._devices:
                 self._start_proxy(device)
             deadline = time.monotonic() + _PROXY_START_SECONDS
             while not self._stopping and not all(member.ready for member in self._proxies):
@@ -125,9 +127,6 @@ class Supervisor:
     def _stopping(self) -> bool:
         return self._failure is not None or bool(self._signals)
 
-    def _device_of(self, rank: int) -> int:
-        return device_of_rank(rank, self._settings.ranks, self._settings.devices)
-
     def _exit_code(self) -> int:
         if self._failure is not None:
             say("\n".join(describe_failure(self._failure)))
@@ -144,7 +143,11 @@ class Supervisor:
             *(sys.executable, "-P", "-m", "singularity_core.proxy"),
             *("--backend", self._settings.backend, "--device", "0"),  # the one that it sees
             *("--directory", str(self._directory.device_directory(device)), "--ready-fd", str(tell)),
+            *("--exchange", str(self._directory.exchange_directory())),
+            *("--proxy-index", str(self._devices.index(device)), "--proxy-count", str(len(self._devices))),
         ]
+        if self._settings.swap_limit is not None:
+            command += ["--swap-limit", str(self._settings.swap_limit)]
         errors = Relay(2, prefix=f"[proxy {device}] ", log=self._log(f"proxy-{device}", "stderr"))
         environment = proxy_environment(self._directory.job, self._backend_environment, device)
         member = self._start(
@@ -252,7 +255,7 @@ class Supervisor:
 
     def _blame(self, member: Member) -> Failure:
         assert member.ending is not None
-        users = [r.index for r in self._ranks if self._device_of(r.index) == member.index]
+        users = [r.index for r in self._ranks if self._settings.device_of_rank[r.index] == member.index]
         return Failure(
             label=member.label,
             pid=member.process.pid,

@@ -9,7 +9,7 @@ Pure: it reads no file and knows no process.  `grid` says who a rank is, `notati
 `assignment` deals ranks out to devices and checks what was dealt by hand.
 """
 
-from .assignment import assign, check_assignment
+from .assignment import assign, check_assignment, usable_devices
 from .errors import PlacementError
 from .grid import Coordinates, Degrees, data_parallel_world, rank_grid
 from .notation import parse_rank_devices, parse_rank_map
@@ -24,4 +24,5 @@ __all__ = [
     "parse_rank_devices",
     "parse_rank_map",
     "rank_grid",
+    "usable_devices",
 ]

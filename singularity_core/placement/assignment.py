@@ -97,3 +97,12 @@ def _difference(one: Coordinates, other: Coordinates) -> str:
     if one.tp != other.tp:
         return f"they are tensor-parallel slices {one.tp} and {other.tp}"
     return f"they hold shards {one.shard} and {other.shard}"
+
+
+def usable_devices(grid: Sequence[Coordinates], available: int) -> int:
+    """How many of `available` devices `assign` can use; `available` itself when it can use none, so that
+    `assign` says why."""
+    count = len({at.partition for at in grid})
+    if available >= len(grid):
+        return len(grid)
+    return available - available % count or available

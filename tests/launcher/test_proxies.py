@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from singularity_core.launcher.settings import device_of_rank, visible_devices
+from singularity_core.launcher.settings import visible_devices
 
 from .conftest import MARK, Launcher, processes_with, wait_for
 
@@ -77,13 +77,13 @@ def test_rank_per_device(launcher: Launcher) -> None:
 
 def test_ranks_share_a_device(launcher: Launcher) -> None:
     """With more ranks than devices a device serves several ranks, each sees an ordinal of its own, and the
-    launcher says that memory is shared."""
+    launcher says in one line who shares."""
     done = launcher.run(
         "--nproc-per-node", "3", "--devices", "1", launcher.script(OPEN_DEVICE), backend="fake", **SMALL
     )
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [f"rank {rank} sees 3 devices" for rank in range(3)]
-    assert "3 ranks share 1 device" in done.stderr
+    assert "singularity-run: 3 ranks share 1 device, time-sliced (device 0: ranks 0-2)\n" in done.stderr
 
 
 @pytest.mark.parametrize("argument", ["use", "idle"])
@@ -153,13 +153,50 @@ def test_visible_devices_variable_chooses_devices(launcher: Launcher) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "devices", "expected"),
-    [(1, 1, [0]), (2, 4, [0, 1, 2, 3]), (4, 2, [0, 0, 1, 1]), (5, 2, [0, 0, 0, 1, 1]), (3, 3, [0, 1, 2])],
+    ("device_of_rank", "devices", "expected"),
+    [
+        ((0,), 1, [0]), ((0, 1), 4, [0, 1, 2, 3]), ((0, 0, 1, 1), 2, [0, 0, 1, 1]), ((2, 0), 3, [2, 0, 1]),
+        ((0, 1, 0, 1), 2, [0, 1, 0, 1]), ((3, 3, 3), 4, [3, 3, 3, 0]), ((1, 1, 1), 2, [1, 1, 1]),
+    ],
+)  # fmt: skip
+def test_ordinals_are_those_of_dedicated_devices(
+    device_of_rank: tuple[int, ...], devices: int, expected: list[int]
+) -> None:
+    """Ordinal n is the device of local rank n, whatever the map; there are as many as on dedicated
+    devices."""
+    assert visible_devices(device_of_rank, devices) == expected
+
+
+WHERE = (
+    OPEN_DEVICE
+    + """
+name = ctypes.create_string_buffer(32)
+check(cuda.cuDeviceGetPCIBusId(name, 32, device))
+os.write(1, b"rank %s on %s\\n" % (os.environ["RANK"].encode(), name.value))
+"""
 )
-def test_placement(ranks: int, devices: int, expected: list[int]) -> None:
-    """Neighbouring ranks share a device, and every rank has an ordinal."""
-    assert visible_devices(ranks, devices) == expected
-    assert [device_of_rank(rank, ranks, devices) for rank in range(ranks)] == expected[:ranks]
+
+
+def places(launcher: Launcher, *arguments: str) -> dict[str, str]:
+    """The physical device (bus address) on which each rank found its memory."""
+    done = launcher.run(
+        *arguments, launcher.script(WHERE), backend="fake", SINGULARITY_FAKE_DEVICES="3", **SMALL
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines() if " on " in line]
+    return {rank: where for _, rank, _, where in lines}
+
+
+def test_ranks_go_where_the_map_says(launcher: Launcher) -> None:
+    """Ranks dealt 0,2 / 1,3 use two devices, each with LOCAL_RANK as its ordinal."""
+    at = places(launcher, "--nproc-per-node", "4", "--rank-devices", "0,2/1,3")
+    assert at["0"] == at["2"] != at["1"] == at["3"]
+
+
+def test_fewer_ranks_than_devices(launcher: Launcher) -> None:
+    """A device without a rank is served too, because ranks see its ordinal."""
+    at = places(launcher, "--nproc-per-node", "2", "--devices", "3")
+    assert len(at) == len(set(at.values())) == 2
 
 
 LAUNCH = """
@@ -184,3 +221,16 @@ def test_packages_of_the_job_do_not_shadow_ours(launcher: Launcher, mode: list[s
         (launcher.folder / name / "__init__.py").write_text("raise SystemExit('the wrong package')\n")
     done = launcher.run(*mode, launcher.script(OPEN_DEVICE + LAUNCH), backend="fake", **SMALL)
     assert done.returncode == 0, done.stderr
+
+
+SHOW_EXCHANGE = """
+import os, pathlib
+exchange = pathlib.Path(os.environ["SINGULARITY_DEVICES"].split(":")[0]).parent / "exchange"
+print(oct(exchange.stat().st_mode & 0o777))
+"""
+
+
+def test_proxies_share_a_private_directory(launcher: Launcher) -> None:
+    """The job's directory has an exchange for its proxies, for this user alone."""
+    done = launcher.run(launcher.script(SHOW_EXCHANGE), backend="fake", **SMALL)
+    assert done.stdout == "0o700\n", done.stderr

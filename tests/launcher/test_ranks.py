@@ -247,6 +247,8 @@ def test_two_jobs_at_once(launcher: Launcher) -> None:
         (["--max-restarts", "3", "x.py"], "does not restart"),
         (["-m", "--no-python", "x.py"], "exclude each other"),
         (["--rdzv-id", "../x", "x.py"], "--rdzv-id"),
+        (["--rank-devices", "0", "x.py"], "leave out --no-proxy"),
+        (["--swap-limit", "4G", "x.py"], "leave out --no-proxy"),
         (["--no-such-option", "x.py"], "--no-such-option"),
         ([], "script is missing"),
     ],
