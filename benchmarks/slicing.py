@@ -1,15 +1,15 @@
-"""What sharing a device costs beyond its fair share: step time / (ranks per device x dedicated step time) - 1.
+"""What sharing a device costs beyond its fair share: step time / (ranks per device x dedicated step) - 1.
 
     python benchmarks/slicing.py [--json] [--steps N] [--step-ms MS]
 
-Keys: simulated_overhead   {ranks per device: overhead} of a data-parallel job with simulated compute: 64 MiB live
-                           per rank, a 2 s step, 16 MiB all-reduced
+Keys: simulated_overhead   {ranks per device: overhead} of a data-parallel job with simulated compute: 64 MiB
+                           live per rank, a 2 s step, 16 MiB all-reduced
       simulated_limit      the same, if a switch cost exactly the copying of all live bytes out and in
                            at memcpy's speed
       ddp_overhead         {ranks per device: overhead} of examples/train_ddp.py, four ranks
-Simulated kernels take device time and no CPU, so that dedicated devices exist on a machine with few processors.
-In train_ddp.py kernels really execute: there, devices share the processors, and `dedicated` is four devices that
-do; so its overhead is given against the time of one device that does all the work alone (which is the sum of shares).
+Simulated kernels take device time and no CPU, so that dedicated devices exist on a machine with few
+processors.  In train_ddp.py kernels really execute: there, devices share the processors, and the dedicated
+step is that of one rank alone on one device.
 """
 
 from __future__ import annotations
