@@ -64,6 +64,8 @@ static const char *table_lost(const char *call)
     }
 }
 
+static int table_reachable(uint64_t address) { return sg_is_device(address) || sg_is_pinned(address); }
+
 static int32_t table_memory_alloc(uint64_t *address, uint64_t bytes)
 {
     CUdeviceptr at = 0;
@@ -90,7 +92,7 @@ static int32_t table_read(void *to, uint64_t address, uint64_t bytes, void *stre
 static const struct sg_client_table table = {
     .context = table_context, .context_known = table_context_known, .enter = table_enter, .stream = table_stream,
     .captures = sg_stream_captures, .begin = table_begin, .post = sg_post, .call = table_call, .lost = table_lost,
-    .say = sg_say, .memory_alloc = table_memory_alloc, .memory_free = table_memory_free, .read = table_read,
+    .reachable = table_reachable, .memory_alloc = table_memory_alloc, .memory_free = table_memory_free, .read = table_read,
     .error_name = sg_error_name,
 };
 

@@ -21,7 +21,7 @@ struct sg_client_table {
     int32_t (*call)(void *reply, uint32_t capacity, uint32_t *got);
     /* After begin or call found the session dead: says so on stderr (once), and gives the cause. */
     const char *(*lost)(const char *call);
-    void (*say)(const char *format, ...) __attribute__((format(printf, 1, 2)));
+    int (*reachable)(uint64_t address); /* device or page-locked memory */
     int32_t (*memory_alloc)(uint64_t *address, uint64_t bytes);
     int32_t (*memory_free)(uint64_t address);
     /* What device or page-locked memory holds after the earlier work of `stream`; waits for it.  CUresult. */

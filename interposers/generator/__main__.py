@@ -11,6 +11,7 @@ from interposers.generator.annotations import AnnotationError, read_annotations
 from interposers.generator.client import emit_client, emit_hooks
 from interposers.generator.dispatch import emit_dispatch, emit_driver
 from interposers.generator.header import HeaderError, read_header
+from interposers.generator.nccl import NcclAnnotationError, generate_nccl
 from interposers.generator.reference import emit_reference
 from interposers.generator.shared import emit_calls
 from interposers.generator.tables import emit_entries, emit_names
@@ -47,14 +48,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--header-dir", type=Path, help="folder of cuda.h (default: the nvidia-cuda-runtime wheel)"
     )
+    parser.add_argument(
+        "--nccl-header-dir", type=Path, help="folder of nccl.h (default: what was read of it, and committed)"
+    )
     parser.add_argument("--root", type=Path, default=HERE.parent, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     try:
         texts = generate(options.header_dir or header_directory(), HERE / "annotations.toml")
+        texts |= generate_nccl(options.root, options.nccl_header_dir)
     except HeaderNotFoundError as error:
         print(f"interposers.generator: {error}, or pass --header-dir DIR", file=sys.stderr)
         return 2
-    except (HeaderError, AnnotationError) as error:
+    except (HeaderError, AnnotationError, NcclAnnotationError) as error:
         print(f"interposers.generator: {error}", file=sys.stderr)
         return 2
     stale = [
