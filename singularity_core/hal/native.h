@@ -28,7 +28,8 @@ struct sg_hal_table {
     int32_t (*range_dead)(void *state, uint64_t address, uint64_t bytes);
 
     /* Makes host memory of this process (a session's page-locked window, or a part of it) readable
-     * and writable by the device at the same address, or ends that. */
+     * and writable by the device at the same address, or ends that.  The end waits for nothing: the caller has
+     * waited for the work that uses it. */
     int32_t (*host_register)(void *state, void *host, uint64_t bytes);
     int32_t (*host_unregister)(void *state, void *host);
 
@@ -44,9 +45,10 @@ struct sg_hal_table {
     int32_t (*copy_to_device)(void *state, uint64_t device, const void *host, uint64_t bytes);
 
     /* Optional (capability "gates"): a gate holds streams until it is opened, once, from any thread.  `stream` is
-     * a physical stream of the driver ABI, in the context that is current in the calling thread.  `wait` may be called for several streams,
-     * before `open` or after it (then nothing waits).  `drop`: no more waits come; the gate's memory goes when
-     * it is open and passed. */
+     * a physical stream of the driver ABI, in the context that is current in the calling thread; not one that
+     * captures (900).  `wait` may be called for several streams, before `open` or after it (then nothing waits).
+     * `drop`: no more waits come; the gate's memory goes when it is open too.  A context that fails or is
+     * destroyed stops waiting at gates, and does not run what is behind them. */
     int32_t (*gate_make)(void *state, uint64_t *gate);
     int32_t (*gate_wait)(void *state, uint64_t gate, void *stream);
     int32_t (*gate_open)(void *state, uint64_t gate);

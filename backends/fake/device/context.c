@@ -31,7 +31,8 @@ CUresult sgf_enter_context(const char *function, struct CUctx_st **out)
 void sgf_context_fail(struct CUctx_st *context, CUresult error)
 {
     int32_t none = 0;
-    atomic_compare_exchange_strong(&context->error, &none, (int32_t)error);
+    if (atomic_compare_exchange_strong(&context->error, &none, (int32_t)error))
+        sgf_gates_release(context);
 }
 
 static CUresult context_new(struct sgf_device *device, unsigned flags, unsigned version, bool primary, CUcontext *out)
@@ -63,10 +64,12 @@ static CUresult context_new(struct sgf_device *device, unsigned flags, unsigned 
     return CUDA_SUCCESS;
 }
 
-/* Waits for the context's work, then frees everything that belongs to it. */
+/* Waits for the context's work, except what is behind closed gates, then frees everything that belongs to it. */
 static void context_end(struct CUctx_st *context)
 {
-    sgf_context_drain(context);
+    atomic_store(&context->ending, true);
+    sgf_gates_release(context);
+    sgf_context_outwait(context);
     struct CUmod_st *module;
     while ((module = context->modules) != NULL)
         sgf_module_destroy(module);

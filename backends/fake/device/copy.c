@@ -35,16 +35,36 @@ static bool pageable(const struct sgf_copy *c, unsigned host)
     return ((host & 1) != 0 && !readable(c->src, c->width)) || ((host & 2) != 0 && !readable(c->dst, c->width));
 }
 
+/* In the calling thread when the stream has nothing to do, in the stream otherwise: a thread that waits for its turn
+ * would begin by itself, without `settle` seeing it. */
 static CUresult copy_now(struct CUstream_st *stream, const struct sgf_copy *c, unsigned host)
 {
+    struct sgf_device *device = stream->context->device;
     CUresult result = sgf_capture_forbids(stream->context, stream);
     if (result != CUDA_SUCCESS)
         return result;
-    sgf_stream_quiet(stream);
-    if ((result = sgf_context_check(stream->context)) != CUDA_SUCCESS)
-        return result;
-    result = sgf_copy_run(c);
-    if (result == CUDA_ERROR_ILLEGAL_ADDRESS && host != 0)
+    atomic_fetch_add(&device->direct_begun, 1);
+    bool idle = sgf_stream_idle(stream);
+    if (idle && (result = sgf_context_check(stream->context)) == CUDA_SUCCESS)
+        result = sgf_copy_run(c);
+    atomic_fetch_add(&device->direct_done, 1);
+    sgf_came_to_rest();
+    if (!idle) {
+        uint64_t seq;
+        CUresult told = CUDA_SUCCESS;
+        struct sgf_work *work = sgf_work_new(SGF_WORK_TOLD_COPY, stream->context, 0);
+        if (work == NULL)
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        work->u.told_copy.copy = *c;
+        work->u.told_copy.told = &told;
+        if ((result = sgf_stream_submit(stream, work, &seq)) != CUDA_SUCCESS)
+            return result;
+        sgf_wait_seq(stream, seq);
+        result = sgf_context_check(stream->context);
+        if (result == CUDA_SUCCESS)
+            result = told;
+    }
+    if (result == CUDA_ERROR_ILLEGAL_ADDRESS && host != 0 && atomic_load(&stream->context->error) == 0)
         return CUDA_ERROR_INVALID_VALUE; /* the host end is not what its caller says it is */
     return result;
 }
@@ -154,8 +174,8 @@ CUresult cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr s
     struct sgf_copy c = plain(dstDevice, srcDevice, ByteCount);
     if (!sgf_valid(SGF_CONTEXT, dstContext) || !sgf_valid(SGF_CONTEXT, srcContext))
         return CUDA_ERROR_INVALID_CONTEXT;
-    sgf_device_drain(dstContext->device); /* ordered after all work of both contexts */
-    sgf_device_drain(srcContext->device);
+    sgf_context_drain(dstContext); /* ordered after all work of both contexts */
+    sgf_context_drain(srcContext);
     return copy(__func__, &c, 0, true, NULL);
 }
 
@@ -308,17 +328,18 @@ static CUresult fill(const char *function, struct sgf_fill f, bool async, CUstre
         return result;
     if (!async && (result = sgf_capture_forbids(context, stream)) != CUDA_SUCCESS)
         return result;
-    if (!async && sgf_device_of(f.dst) == NULL) {
-        sgf_stream_quiet(stream);
-        return sgf_fill_run(&f);
-    }
     struct sgf_work *work = sgf_work_new(SGF_WORK_FILL, stream->context, 0);
     if (work == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     work->u.fill = f;
     if (SGF_UNLIKELY(sgf_capture_work(stream, work, &result)))
         return result;
-    return sgf_stream_submit(stream, work, NULL);
+    uint64_t seq;
+    result = sgf_stream_submit(stream, work, &seq);
+    if (async || sgf_device_of(f.dst) != NULL || result != CUDA_SUCCESS)
+        return result;
+    sgf_wait_seq(stream, seq);
+    return sgf_context_check(stream->context);
 }
 
 #define FILL1(bits, type, element) \

@@ -197,6 +197,7 @@ static CUresult open_device(struct sgf_device *device, int ordinal)
     device->hi = device->lo + SG_DEVICE_WINDOW;
     pthread_mutex_init(&device->lock, NULL);
     pthread_mutex_init(&device->arena.lock, NULL);
+    pthread_mutex_init(&device->kernels, NULL);
     if (sgf_reserve(device->lo, SG_DEVICE_WINDOW) == 0) {
         sgf_say("cannot reserve the device window at 0x%llx (%s); is another device library loaded, or `ulimit -v` set?",
                 (unsigned long long)device->lo, strerror(errno));
@@ -235,6 +236,8 @@ static CUresult start(void)
     sgf.threads = sgf.threads > 256 ? 256 : sgf.threads;
     text = getenv("SINGULARITY_FAKE_PARALLEL_ATOMICS");
     sgf.parallel_atomics = text != NULL && *text != 0 && strcmp(text, "0") != 0;
+    text = getenv("SINGULARITY_FAKE_EXCLUSIVE");
+    sgf.exclusive = text != NULL && *text != 0 && strcmp(text, "0") != 0;
     for (int i = 0; i < sgf.device_count; i++) {
         CUresult result = open_device(&sgf.devices[i], ordinals[i]);
         if (result != CUDA_SUCCESS)

@@ -54,7 +54,7 @@
 
 /* ---- handles.c: type-stable slabs -------------------------------------------------------------- */
 enum sgf_kind { SGF_CONTEXT, SGF_STREAM, SGF_EVENT, SGF_MODULE, SGF_FUNCTION, SGF_LIBRARY, SGF_GRAPH, SGF_NODE,
-                SGF_GRAPH_EXEC, SGF_POOL, SGF_KINDS };
+                SGF_GRAPH_EXEC, SGF_POOL, SGF_GATE, SGF_KINDS };
 struct sgf_object {
     _Atomic uint32_t live; /* 1 + kind while it exists */
     uint32_t index, next_free;
@@ -96,12 +96,14 @@ struct sgf_device {
     unsigned primary_count, primary_flags;
     struct CUmemPoolHandle_st *default_pool, *current_pool;
     struct sg_hal_table hal;
+    _Atomic uint64_t direct_begun, direct_done; /* copies that calling threads make themselves */
+    pthread_mutex_t kernels;                    /* held by a running kernel when they are `exclusive` */
 };
 struct sgf_globals {
     _Atomic int state; /* SGF_COLD.. */
     _Atomic bool injecting;
     int device_count, threads;
-    bool parallel_atomics;
+    bool parallel_atomics, exclusive;
     uint64_t memory;
     struct sgf_device devices[SGF_MAX_DEVICES];
     struct sgf_zone *pinned;
@@ -121,6 +123,7 @@ void sgf_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 struct CUctx_st {
     struct sgf_object object;
     _Atomic int32_t error; /* sticky */
+    _Atomic bool ending;
     uint32_t id;
     struct sgf_device *device;
     unsigned flags, version;
@@ -163,6 +166,7 @@ CUresult sgf_enter_context(const char *function, struct CUctx_st **out);
 CUresult sgf_context_check(struct CUctx_st *context); /* live, and its sticky error */
 void sgf_context_fail(struct CUctx_st *context, CUresult error);
 CUresult sgf_context_drain(struct CUctx_st *context);
+void sgf_context_outwait(struct CUctx_st *context); /* streams that were destroyed with work left, too */
 void sgf_device_drain(struct sgf_device *device);
 void sgf_own_streams_forget(struct CUctx_st *context);
 #define SGF_ENTER() \
@@ -173,7 +177,7 @@ void sgf_own_streams_forget(struct CUctx_st *context);
 
 /* ---- work: what a stream does --------------------------------------------------------------------- */
 enum sgf_work_kind { SGF_WORK_KERNEL, SGF_WORK_COPY, SGF_WORK_FILL, SGF_WORK_HOST, SGF_WORK_CALLBACK, SGF_WORK_RECORD,
-                     SGF_WORK_WAIT, SGF_WORK_FREE, SGF_WORK_PLAN, SGF_WORK_EMPTY };
+                     SGF_WORK_WAIT, SGF_WORK_FREE, SGF_WORK_PLAN, SGF_WORK_EMPTY, SGF_WORK_TOLD_COPY, SGF_WORK_GATE };
 struct sgf_copy { /* rows x slices; pitch 0 for a plain copy */
     uint64_t dst, src, width, rows, slices;
     uint64_t dst_pitch, src_pitch, dst_slice, src_slice;
@@ -203,6 +207,8 @@ struct sgf_work {
         struct { struct CUstream_st *stream; uint64_t seq; struct CUevent_st *event; } wait;
         struct { uint64_t address; struct sgf_zone *zone; } release;
         struct { struct sgf_plan *plan; uint32_t from, to; } part;
+        struct { struct sgf_copy copy; CUresult *told; } told_copy; /* its failure is the caller's, not the context's */
+        struct { struct sgf_gate *gate; uint64_t number; } gate;
     } u;
     _Alignas(16) uint8_t tail[]; /* kernel parameters, or staged bytes of a pageable copy */
 };
@@ -219,8 +225,14 @@ struct CUstream_st {
     _Atomic uint64_t submitted;
     _Atomic uint64_t completed;
     _Atomic uint32_t waiters;
+    _Atomic uint32_t ordinal;          /* of its device */
+    _Atomic(struct CUctx_st *) home;   /* its context */
+    _Atomic uint64_t phase;            /* settle.c: changes << 2 | enum sgf_phase; written by its own thread */
+    _Atomic(struct sgf_gate *) gate;   /* what it is parked at, or behind, and the point there */
+    _Atomic(struct CUstream_st *) ahead;
+    _Atomic uint64_t point;
     /* Zeroed by sgf_new from here on. */
-    _Atomic uint32_t bell, sleeping;
+    _Atomic uint32_t sleeping;
     pthread_mutex_t lock;
     struct sgf_work *head, *tail;
     struct CUctx_st *context;
@@ -251,6 +263,41 @@ static inline bool sgf_seq_done(struct CUstream_st *stream, uint64_t seq)
 void sgf_futex_wait(_Atomic uint32_t *word, uint32_t value, uint64_t nanoseconds);
 void sgf_futex_wake(_Atomic uint32_t *word, int count);
 uint64_t sgf_now(void); /* CLOCK_MONOTONIC, ns */
+
+/* ---- gate.c ------------------------------------------------------------------------------------------ */
+struct sgf_gate { /* a slot is used again and again; (slot, number) is one gate, as (stream, seq) is one point */
+    struct sgf_object object;
+    _Atomic uint64_t number, opened;
+    _Atomic uint32_t bell, waiters;
+    bool dropped; /* guarded by gate.c's lock */
+};
+static inline bool sgf_gate_is_open(struct sgf_gate *gate, uint64_t number)
+{
+    return atomic_load(&gate->opened) >= number;
+}
+int32_t sgf_gate_make(void *state, uint64_t *gate); /* these four: see native.h */
+int32_t sgf_gate_wait(void *state, uint64_t gate, void *stream);
+int32_t sgf_gate_open(void *state, uint64_t gate);
+int32_t sgf_gate_drop(void *state, uint64_t gate);
+/* What a stream's thread does at a gate.  CUDA_ERROR_CONTEXT_IS_DESTROYED when the context ends first. */
+CUresult sgf_gate_pass(struct CUstream_st *stream, struct sgf_gate *gate, uint64_t number);
+/* Lets streams of `context` go that wait at gates: it failed or ends, so what follows does not run. */
+void sgf_gates_release(struct CUctx_st *context);
+/* Waits for all work of the device but host functions, and fails contexts that wait at gates: their memory goes. */
+void sgf_gates_void(struct sgf_device *device);
+
+/* ---- settle.c ---------------------------------------------------------------------------------------- */
+enum sgf_phase { SGF_MOVING, SGF_AT_GATE, SGF_IN_HOST, SGF_BEHIND };
+void sgf_park(struct CUstream_st *stream, enum sgf_phase phase, uint64_t point); /* `gate` or `ahead` is set */
+void sgf_unpark(struct CUstream_st *stream);
+extern _Atomic uint32_t sgf_settlers;
+void sgf_settle_ring(void);
+static inline void sgf_came_to_rest(void) /* call after what rests was stored */
+{
+    if (SGF_UNLIKELY(atomic_load(&sgf_settlers) != 0))
+        sgf_settle_ring();
+}
+int32_t sgf_settle(void *state, uint64_t timeout_ns);
 
 /* ---- event.c ----------------------------------------------------------------------------------------- */
 struct CUevent_st {

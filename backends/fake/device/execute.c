@@ -426,11 +426,15 @@ CUresult sgf_kernel_run(const struct sgf_launch *launch, const uint8_t *params, 
     job.chunk = alone ? job.total : job.total / ((uint64_t)sgf.threads * 8) + 1;
     if (job.cooperative || launch->variant->fibers)
         job.chunk = alone ? job.total : 1;
+    if (SGF_UNLIKELY(sgf.exclusive))
+        pthread_mutex_lock(&context->device->kernels);
     uint64_t before = sgf_now();
     if (alone)
         sgf_executor_run(&job);
     else
         sgf_pool_run(&job);
+    if (SGF_UNLIKELY(sgf.exclusive))
+        pthread_mutex_unlock(&context->device->kernels);
     uint64_t each = (sgf_now() - before) * (alone ? 1 : (uint64_t)sgf.threads) / job.total + 1;
     atomic_store_explicit(&variant->block_ns, mean == 0 ? each : (mean * 7 + each) / 8 + 1, memory_order_relaxed);
     int32_t error = atomic_load(&job.error);

@@ -80,6 +80,7 @@ static int32_t arena_close(void *state)
 {
     struct sgf_device *d = state;
     int32_t result = CUDA_ERROR_INVALID_VALUE;
+    sgf_gates_void(d);
     sgf_device_drain(d);
     pthread_mutex_lock(&d->arena.lock);
     uint64_t bytes = atomic_load(&d->arena.bytes);
@@ -161,10 +162,9 @@ static int32_t host_register(void *state, void *host, uint64_t bytes)
     return (int32_t)sgf_host_register((uintptr_t)host, bytes);
 }
 
+/* Waits for nothing: other ranks of the device may stand at gates.  Work that still uses it gets an illegal address. */
 static int32_t host_unregister(void *state, void *host)
 {
-    for (int i = 0; i < sgf.device_count; i++)
-        sgf_device_drain(&sgf.devices[i]);
     (void)state;
     return (int32_t)sgf_host_unregister((uintptr_t)host);
 }
@@ -204,6 +204,24 @@ static int32_t quiesce(void *state)
     return CUDA_SUCCESS;
 }
 
+static int32_t copy_to_host(void *state, void *host, uint64_t device, uint64_t bytes)
+{
+    if (bytes == 0)
+        return CUDA_SUCCESS;
+    if (host == NULL || !sgf_arena_live(state, device, bytes))
+        return CUDA_ERROR_INVALID_VALUE;
+    return (int32_t)sgf_guarded_copy(host, (const void *)(uintptr_t)device, bytes);
+}
+
+static int32_t copy_to_device(void *state, uint64_t device, const void *host, uint64_t bytes)
+{
+    if (bytes == 0)
+        return CUDA_SUCCESS;
+    if (host == NULL || !sgf_arena_live(state, device, bytes))
+        return CUDA_ERROR_INVALID_VALUE;
+    return (int32_t)sgf_guarded_copy((void *)(uintptr_t)device, host, bytes);
+}
+
 /* The table of device `ordinal` (as cuDeviceGet counts), or NULL: no such device, or it cannot be initialised. */
 SGF_EXPORT const struct sg_hal_table *sgf_hal_table(int ordinal);
 SGF_EXPORT int32_t sg_hal_open_table(int32_t ordinal, const struct sg_hal_table **table);
@@ -217,6 +235,8 @@ SGF_EXPORT const struct sg_hal_table *sgf_hal_table(int ordinal)
         .struct_size = sizeof d->hal, .abi = SG_HAL_ABI, .state = d, .arena_open = arena_open, .arena_close = arena_close,
         .arena_limit = arena_limit, .range_live = range_live, .range_dead = range_dead, .host_register = host_register,
         .host_unregister = host_unregister, .digest = digest, .quiesce = quiesce,
+        .copy_to_host = copy_to_host, .copy_to_device = copy_to_device, .gate_make = sgf_gate_make, .gate_wait = sgf_gate_wait,
+        .gate_open = sgf_gate_open, .gate_drop = sgf_gate_drop, .settle = sgf_settle,
     };
     pthread_mutex_unlock(&d->lock);
     return &d->hal;

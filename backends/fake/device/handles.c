@@ -20,7 +20,7 @@ struct slab {
 
 static struct slab slabs[SGF_KINDS] = {
     [SGF_CONTEXT] = SLAB(struct CUctx_st, 4096, sizeof(struct sgf_object)),
-    [SGF_STREAM] = SLAB(struct CUstream_st, 1u << 17, offsetof(struct CUstream_st, bell)),
+    [SGF_STREAM] = SLAB(struct CUstream_st, 1u << 17, offsetof(struct CUstream_st, sleeping)),
     [SGF_EVENT] = SLAB(struct CUevent_st, 1u << 21, offsetof(struct CUevent_st, context)),
     [SGF_MODULE] = SLAB(struct CUmod_st, 1u << 17, sizeof(struct sgf_object)),
     [SGF_FUNCTION] = SLAB(struct CUfunc_st, 1u << 21, sizeof(struct sgf_object)),
@@ -29,6 +29,7 @@ static struct slab slabs[SGF_KINDS] = {
     [SGF_NODE] = SLAB(struct { uint8_t space[192]; }, 1u << 22, sizeof(struct sgf_object)),
     [SGF_GRAPH_EXEC] = SLAB(struct { uint8_t space[192]; }, 1u << 17, sizeof(struct sgf_object)),
     [SGF_POOL] = SLAB(struct { uint8_t space[256]; }, 4096, sizeof(struct sgf_object)),
+    [SGF_GATE] = SLAB(struct sgf_gate, 1u << 20, offsetof(struct sgf_gate, dropped)),
 };
 
 static bool slab_open(struct slab *slab)

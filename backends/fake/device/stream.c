@@ -75,6 +75,8 @@ static void complete(struct CUstream_st *stream, uint64_t seq)
     atomic_store(&stream->completed, seq);
     if (atomic_load(&stream->waiters) != 0)
         sgf_futex_wake((_Atomic uint32_t *)&stream->completed, INT32_MAX);
+    if (SGF_UNLIKELY(atomic_load(&sgf_settlers) != 0) && atomic_load(&stream->submitted) == seq)
+        sgf_settle_ring();
 }
 
 static void finish(struct CUstream_st *stream)
@@ -307,13 +309,28 @@ CUresult sgf_context_drain(struct CUctx_st *context)
     return (CUresult)atomic_load(&context->error);
 }
 
+/* Waits for what is submitted in the streams of `context`, or of all of device `ordinal`.  Over the slots, because
+ * destroyed streams are in no list.  `submitted` is read before the owner: then it is no later owner's. */
+static void outwait(const struct CUctx_st *context, uint32_t ordinal)
+{
+    for (uint32_t i = 0; i < sgf_slots(SGF_STREAM); i++) {
+        struct CUstream_st *stream = sgf_slot(SGF_STREAM, i);
+        if (stream == NULL)
+            continue;
+        uint64_t seq = atomic_load(&stream->submitted);
+        if (context != NULL ? atomic_load(&stream->home) == context : atomic_load(&stream->ordinal) == ordinal)
+            sgf_wait_seq(stream, seq);
+    }
+}
+
+void sgf_context_outwait(struct CUctx_st *context)
+{
+    outwait(context, 0);
+}
+
 void sgf_device_drain(struct sgf_device *device)
 {
-    for (uint32_t i = 0; i < sgf_slots(SGF_CONTEXT); i++) {
-        struct CUctx_st *context = sgf_slot(SGF_CONTEXT, i);
-        if (context != NULL && context->device == device)
-            sgf_context_drain(context);
-    }
+    outwait(NULL, (uint32_t)(device - sgf.devices));
 }
 
 struct CUstream_st *sgf_stream_new(struct CUctx_st *context, unsigned flags, int priority)
@@ -323,6 +340,8 @@ struct CUstream_st *sgf_stream_new(struct CUctx_st *context, unsigned flags, int
         return NULL;
     pthread_mutex_init(&stream->lock, NULL);
     stream->context = context;
+    atomic_store(&stream->home, context);
+    atomic_store(&stream->ordinal, (uint32_t)(context->device - sgf.devices));
     stream->flags = flags;
     stream->priority = priority;
     stream->id = atomic_fetch_add(&next_stream_id, 1);

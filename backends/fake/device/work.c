@@ -55,15 +55,27 @@ CUresult sgf_fill_run(const struct sgf_fill *f)
     return CUDA_SUCCESS;
 }
 
-static void call_host(struct sgf_work *work)
+static void call_host(struct sgf_work *work, struct CUstream_st *stream)
 {
     struct sgf_thread *thread = sgf_thread();
+    sgf_park(stream, SGF_IN_HOST, 0);
     thread->in_callback = true;
     if (work->kind == SGF_WORK_HOST)
         work->u.host.fn(work->u.host.user);
     else
         work->u.callback.fn(work->u.callback.said, (CUresult)atomic_load(&work->context->error), work->u.callback.user);
     thread->in_callback = false;
+    sgf_unpark(stream);
+}
+
+static void wait_behind(struct CUstream_st *stream, struct CUstream_st *on, uint64_t seq)
+{
+    if (on == stream || sgf_seq_done(on, seq))
+        return;
+    atomic_store(&stream->ahead, on);
+    sgf_park(stream, SGF_BEHIND, seq);
+    sgf_wait_seq(on, seq);
+    sgf_unpark(stream);
 }
 
 static CUresult run_plan(struct sgf_plan *plan, uint32_t from, uint32_t to, struct CUstream_st *stream)
@@ -87,8 +99,7 @@ CUresult sgf_work_run(struct sgf_work *work, struct CUstream_st *stream)
         uint64_t seq = work->u.wait.seq;
         if (work->u.wait.event != NULL && !sgf_event_point(work->u.wait.event, &on, &seq))
             return CUDA_SUCCESS;
-        if (on != stream)
-            sgf_wait_seq(on, seq);
+        wait_behind(stream, on, seq);
         return CUDA_SUCCESS;
     }
     case SGF_WORK_RECORD:
@@ -98,7 +109,7 @@ CUresult sgf_work_run(struct sgf_work *work, struct CUstream_st *stream)
         sgf_zone_free(work->u.release.zone, work->u.release.address);
         return CUDA_SUCCESS;
     case SGF_WORK_CALLBACK:
-        call_host(work);
+        call_host(work, stream);
         return CUDA_SUCCESS;
     case SGF_WORK_EMPTY:
         return CUDA_SUCCESS;
@@ -112,8 +123,13 @@ CUresult sgf_work_run(struct sgf_work *work, struct CUstream_st *stream)
         return failed ? CUDA_SUCCESS : sgf_fill_run(&work->u.fill);
     case SGF_WORK_HOST:
         if (!failed) /* documented: host functions are not run after an error */
-            call_host(work);
+            call_host(work, stream);
         return CUDA_SUCCESS;
+    case SGF_WORK_TOLD_COPY:
+        *work->u.told_copy.told = failed ? CUDA_SUCCESS : sgf_copy_run(&work->u.told_copy.copy);
+        return CUDA_SUCCESS;
+    case SGF_WORK_GATE:
+        return failed ? CUDA_SUCCESS : sgf_gate_pass(stream, work->u.gate.gate, work->u.gate.number);
     }
     return CUDA_ERROR_UNKNOWN;
 }
