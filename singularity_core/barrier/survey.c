@@ -1,0 +1,281 @@
+/* One look reads everything twice, and counts only when nothing differed: clocks only grow, and a rank that is deciding
+ * says so (`issuing`), so what is equal twice was true at once. */
+#include "survey.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "../transport/wait.h"
+
+enum { TRIES = 50 };
+
+struct place { uint64_t *target, seen; }; /* of a channel on the board, and what was last read or written there */
+
+struct sg_survey {
+    char *directory;
+    struct sg_board *board;
+    struct sg_roster_map *rosters;
+    uint32_t roster_count, roster_room;
+    struct sg_cut cut;
+    struct place *places;
+    uint32_t member_room, channel_room;
+    int error; /* of the look under way */
+};
+
+static void *grow(void *array, uint32_t *room, uint32_t wanted, size_t size) {
+    if (wanted <= *room) return array;
+    uint32_t more = *room * 2 > wanted ? *room * 2 : wanted + 16;
+    void *grown = realloc(array, more * size);
+    if (grown != NULL) *room = more;
+    return grown;
+}
+
+/* ---- which communicators there are ------------------------------------------------------------------------------ */
+static int is_known(const struct sg_survey *s, const char *name) {
+    char text[33];
+    for (uint32_t i = 0; i < s->roster_count; i++) {
+        const struct sg_roster *roster = s->rosters[i].roster;
+        for (int k = 0; k < 16; k++) snprintf(text + 2 * k, 3, "%02x", roster->key[k]);
+        if (strcmp(text, name + 2) == 0) return 1;
+    }
+    return 0;
+}
+
+static int is_over(const struct sg_roster *roster) { return sg_load(&roster->left) >= roster->ranks || sg_load(&roster->error) != 0; }
+
+static void drop_ended(struct sg_survey *s) {
+    for (uint32_t i = s->roster_count; i-- > 0;) {
+        if (sg_load(&s->rosters[i].roster->left) < s->rosters[i].roster->ranks) continue;
+        sg_roster_close(&s->rosters[i]);
+        s->rosters[i] = s->rosters[--s->roster_count];
+    }
+}
+
+static int find_rosters(struct sg_survey *s) {
+    drop_ended(s);
+    DIR *folder = opendir(s->directory);
+    int error = folder == NULL ? -errno : 0;
+    for (struct dirent *entry; error == 0 && (entry = readdir(folder)) != NULL;) {
+        if (strncmp(entry->d_name, "c-", 2) != 0 || is_known(s, entry->d_name)) continue;
+        void *grown = grow(s->rosters, &s->roster_room, s->roster_count + 1, sizeof *s->rosters);
+        if (grown == NULL) {
+            error = -ENOMEM;
+            break;
+        }
+        s->rosters = grown;
+        int looked = sg_roster_look(s->directory, entry->d_name, &s->rosters[s->roster_count]);
+        if (looked == 0) s->roster_count++;
+        else if (looked != -ENOENT) error = looked; /* it may have been removed meanwhile */
+    }
+    if (folder != NULL) closedir(folder);
+    return error;
+}
+
+/* ---- one look -------------------------------------------------------------------------------------------------- */
+static void add_member(struct sg_survey *s, uint32_t rank, uint64_t clock, uint32_t wants) {
+    struct sg_cut_member *grown = grow(s->cut.members, &s->member_room, s->cut.member_count + 1, sizeof *grown);
+    if (grown == NULL) {
+        s->error = -ENOMEM;
+        return;
+    }
+    s->cut.members = grown;
+    s->cut.members[s->cut.member_count++] = (struct sg_cut_member){s->cut.channel_count - 1, rank, clock, wants, 0};
+}
+
+static void add_channel(struct sg_survey *s, uint64_t *target) {
+    uint32_t room = s->channel_room;
+    struct sg_cut_channel *channels = grow(s->cut.channels, &room, s->cut.channel_count + 1, sizeof *channels);
+    if (channels != NULL) s->cut.channels = channels;
+    struct place *places = grow(s->places, &s->channel_room, s->cut.channel_count + 1, sizeof *places);
+    if (places != NULL) s->places = places;
+    if (channels == NULL || places == NULL) {
+        s->error = -ENOMEM;
+        return;
+    }
+    uint64_t seen = sg_load(target);
+    /* One that has come meanwhile has no target yet: its members' clocks will be it. */
+    s->cut.channels[s->cut.channel_count] = (struct sg_cut_channel){seen == SG_NO_TARGET ? 0 : seen, 0};
+    s->places[s->cut.channel_count++] = (struct place){target, seen};
+}
+
+static int takes_part(const struct sg_roster_member *member) {
+    return sg_load(&member->state) == SG_MEMBER_JOINED && sg_load(&member->global_rank) < SG_BOARD_RANKS;
+}
+
+static uint32_t wants_of(const struct sg_survey *s, uint32_t rank, const uint32_t *wants) {
+    return sg_load(&s->board->ranks[rank].state) == SG_RANK_HELD ? sg_load(wants) : 0;
+}
+
+static void read_pair(struct sg_survey *s, const struct sg_roster_map *map, uint32_t from, uint32_t to) {
+    struct sg_roster_pair *pair = &map->pairs[from * map->roster->ranks + to];
+    const struct sg_roster_member *sender = &map->members[from], *receiver = &map->members[to];
+    uint64_t sent = sg_load(&pair->send_clock), received = sg_load(&pair->receive_clock);
+    uint32_t would_send = sg_load(&pair->send_wants), would_receive = sg_load(&pair->receive_wants);
+    if ((sent | received | would_send | would_receive) == 0 || !takes_part(sender) || !takes_part(receiver)) return;
+    add_channel(s, &pair->target);
+    if (s->error == 0) add_member(s, sender->global_rank, sent, wants_of(s, sender->global_rank, &pair->send_wants));
+    if (s->error == 0) add_member(s, receiver->global_rank, received, wants_of(s, receiver->global_rank, &pair->receive_wants));
+}
+
+/* Calls `each` for all pairs that were ever used.  The table of all pairs is sparse; a look at a hole would take memory,
+ * or SIGBUS where there is none. */
+typedef void (*pair_visitor)(struct sg_survey *s, const struct sg_roster_map *map, uint32_t from, uint32_t to);
+static void each_pair(struct sg_survey *s, const struct sg_roster_map *map, pair_visitor each) {
+    uint32_t ranks = map->roster->ranks;
+    uint64_t size = sizeof(struct sg_roster_pair), start = (uint64_t)((uint8_t *)map->pairs - (uint8_t *)map->roster);
+    for (off_t at = (off_t)start; (at = lseek(map->file, at, SEEK_DATA)) >= 0;) {
+        off_t hole = lseek(map->file, at, SEEK_HOLE);
+        uint64_t first = ((uint64_t)at - start + size - 1) / size, end = ((uint64_t)hole - start) / size;
+        for (uint64_t i = first; i < end && i < (uint64_t)ranks * ranks && s->error == 0; i++)
+            each(s, map, (uint32_t)(i / ranks), (uint32_t)(i % ranks));
+        at = hole;
+    }
+}
+
+static void read_roster(struct sg_survey *s, const struct sg_roster_map *map) {
+    add_channel(s, &map->roster->target);
+    for (uint32_t i = 0; i < map->roster->ranks && s->error == 0; i++) {
+        const struct sg_roster_member *member = &map->members[i];
+        if (takes_part(member))
+            add_member(s, member->global_rank, sg_load(&member->clock), wants_of(s, member->global_rank, &member->wants));
+    }
+    if (s->error == 0) each_pair(s, map, read_pair);
+}
+
+/* 1: no rank is just deciding. */
+static int read_ranks(struct sg_survey *s) {
+    int calm = 1;
+    for (uint32_t rank = 0; rank < SG_BOARD_RANKS; rank++) {
+        const struct sg_board_rank *at = &s->board->ranks[rank];
+        uint32_t state = sg_load(&at->state);
+        s->cut.ranks[rank].flags = state == SG_RANK_HELD ? SG_CUT_HELD : state == SG_RANK_JOINING ? SG_CUT_JOINING : 0;
+        if (sg_load(&at->issuing)) calm = 0;
+    }
+    return calm;
+}
+
+static int read_all(struct sg_survey *s) {
+    s->cut.member_count = s->cut.channel_count = 0;
+    int calm = read_ranks(s);
+    for (uint32_t i = 0; i < s->roster_count && s->error == 0; i++)
+        if (!is_over(s->rosters[i].roster)) read_roster(s, &s->rosters[i]);
+    return calm;
+}
+
+static uint64_t print_of(const struct sg_cut *cut) { /* equal when two readings are */
+    uint64_t print = 14695981039346656037ull;
+    for (uint32_t i = 0; i < cut->member_count; i++) {
+        const struct sg_cut_member *m = &cut->members[i];
+        print = (print ^ m->clock) * 1099511628211ull + m->rank;
+        print = (print ^ m->wants) * 1099511628211ull + m->channel;
+    }
+    for (uint32_t i = 0; i < cut->rank_count; i++) print = (print ^ cut->ranks[i].flags) * 1099511628211ull;
+    return print;
+}
+
+int sg_survey_look(struct sg_survey *s) {
+    s->error = find_rosters(s);
+    uint64_t before = 0;
+    for (int try = 0; try < TRIES && s->error == 0; try++) {
+        int calm = read_all(s);
+        uint64_t print = print_of(&s->cut);
+        if (calm && try > 0 && print == before) return 0;
+        before = calm ? print : before + 1;
+    }
+    return s->error != 0 ? s->error : -EAGAIN;
+}
+
+/* ---- telling the proxies ----------------------------------------------------------------------------------------- */
+static void wake_ranks(struct sg_survey *s) {
+    for (uint32_t rank = 0; rank < SG_BOARD_RANKS; rank++) {
+        struct sg_board_rank *at = &s->board->ranks[rank];
+        if (sg_load(&at->state) == SG_RANK_ABSENT) continue;
+        sg_add(&at->wake, 1);
+        sg_futex_wake((_Atomic uint32_t *)&at->wake, INT_MAX);
+    }
+}
+
+static void ring_proxies(struct sg_survey *s) {
+    for (uint32_t i = 0; i < SG_EXCHANGE_PROXIES; i++) {
+        struct sg_board_proxy *proxy = &s->board->proxies[i];
+        if (sg_load(&proxy->state) != SG_PROXY_ALIVE) continue;
+        sg_add(&proxy->bell, 1);
+        sg_futex_wake((_Atomic uint32_t *)&proxy->bell, INT_MAX);
+    }
+}
+
+void sg_survey_publish(struct sg_survey *s) {
+    int changed = 0;
+    for (uint32_t i = 0; i < s->cut.channel_count; i++) {
+        if (s->places[i].seen == s->cut.channels[i].target) continue;
+        sg_store(s->places[i].target, s->cut.channels[i].target);
+        s->places[i].seen = s->cut.channels[i].target;
+        changed = 1;
+    }
+    if (changed) wake_ranks(s);
+}
+
+static void forget_target(struct sg_survey *s, const struct sg_roster_map *map, uint32_t from, uint32_t to) {
+    (void)s;
+    sg_store(&map->pairs[from * map->roster->ranks + to].target, SG_NO_TARGET);
+}
+
+void sg_survey_number(struct sg_survey *s, uint32_t number) {
+    sg_store(&s->board->cut, number);
+    if (number == 0)
+        for (uint32_t i = 0; i < s->roster_count; i++) {
+            sg_store(&s->rosters[i].roster->target, SG_NO_TARGET);
+            each_pair(s, &s->rosters[i], forget_target);
+        }
+    wake_ranks(s);
+}
+
+void sg_survey_freeze(struct sg_survey *s, int on) {
+    uint32_t now = sg_load(&s->board->freeze);
+    if ((now & 1) != (on != 0)) sg_store(&s->board->freeze, now + 1);
+    ring_proxies(s);
+}
+
+int sg_survey_frozen(const struct sg_survey *s) {
+    uint32_t wanted = sg_load(&s->board->freeze);
+    for (uint32_t i = 0; i < s->board->proxy_count; i++) {
+        const struct sg_board_proxy *proxy = &s->board->proxies[i];
+        if (sg_load(&proxy->state) == SG_PROXY_ALIVE && sg_load(&proxy->frozen) != wanted) return 0;
+    }
+    return 1;
+}
+
+/* ---- life -------------------------------------------------------------------------------------------------------- */
+struct sg_survey *sg_survey_open(const char *directory, uint32_t proxy_count, char why[256]) {
+    struct sg_survey *s = calloc(1, sizeof *s);
+    if (s != NULL) {
+        s->directory = strdup(directory);
+        s->cut.ranks = calloc(SG_BOARD_RANKS, sizeof *s->cut.ranks);
+        s->cut.rank_count = SG_BOARD_RANKS;
+    }
+    if (s == NULL || s->directory == NULL || s->cut.ranks == NULL) snprintf(why, 256, "out of memory");
+    else s->board = sg_board_open(directory, proxy_count, why);
+    if (s != NULL && s->board != NULL) return s;
+    sg_survey_close(s);
+    return NULL;
+}
+
+void sg_survey_close(struct sg_survey *s) {
+    if (s == NULL) return;
+    for (uint32_t i = 0; i < s->roster_count; i++) sg_roster_close(&s->rosters[i]);
+    sg_board_close(s->board);
+    free(s->rosters);
+    free(s->places);
+    free(s->cut.members);
+    free(s->cut.channels);
+    free(s->cut.ranks);
+    free(s->directory);
+    free(s);
+}
+
+struct sg_board *sg_survey_board(struct sg_survey *s) { return s->board; }
+struct sg_cut *sg_survey_cut(struct sg_survey *s) { return &s->cut; }

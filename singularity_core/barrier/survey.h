@@ -1,0 +1,27 @@
+/* The coordinator's end of the cut: looks at what the proxies of a job publish on the board (exchange/board.h), and
+ * writes targets there.  Used by the node's agent, through cffi; it holds no lock that a proxy could wait for, so it may
+ * die at any moment: who takes over clears what it left. */
+#ifndef SG_SURVEY_H
+#define SG_SURVEY_H
+
+#include "../exchange/board.h"
+#include "cut.h"
+
+struct sg_survey;
+struct sg_survey *sg_survey_open(const char *directory, uint32_t proxy_count, char why[256]); /* NULL: why */
+void sg_survey_close(struct sg_survey *survey);
+struct sg_board *sg_survey_board(struct sg_survey *survey);
+/* Looks at all ranks and communicators at once: 0; -EAGAIN: something moved at every try (look again later); -errno. */
+int sg_survey_look(struct sg_survey *survey);
+/* What the last look saw, as cut.h wants it.  Ranks are global ranks; valid until the next look. */
+struct sg_cut *sg_survey_cut(struct sg_survey *survey);
+/* Writes the cut's targets to the board, and wakes who is held. */
+void sg_survey_publish(struct sg_survey *survey);
+/* Numbers the cut that begins, or 0: takes all targets back.  Wakes everybody. */
+void sg_survey_number(struct sg_survey *survey, uint32_t number);
+/* Tells the proxies to stop all sessions and let the devices come to rest (on), or to go on. */
+void sg_survey_freeze(struct sg_survey *survey, int on);
+/* 1: each living proxy has done so. */
+int sg_survey_frozen(const struct sg_survey *survey);
+
+#endif
