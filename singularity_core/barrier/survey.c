@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "../proxy/server.h"
 #include "../transport/wait.h"
 
 enum { TRIES = 50 };
@@ -249,6 +250,18 @@ int sg_survey_frozen(const struct sg_survey *s) {
     return 1;
 }
 
+int sg_survey_rank(const struct sg_survey *s, uint32_t rank, struct sg_survey_rank *out) {
+    if (rank >= SG_BOARD_RANKS) return 0;
+    const struct sg_board_rank *at = &s->board->ranks[rank];
+    uint32_t op = sg_load(&at->last_op), missing = sg_load(&at->missing_count);
+    *out = (struct sg_survey_rank){.state = sg_load(&at->state), .behind = s->cut.ranks[rank].behind, .proxy = at->proxy, .pid = at->pid,
+                                   .operation = at->waits_kind, .missing_count = missing, .since_ns = sg_load(&at->since_ns),
+                                   .number = at->waits_number, .call = op < sg_op_count ? sg_ops[op].name : "?"};
+    for (uint32_t i = 0; i < 8; i++) out->missing[i] = at->missing[i];
+    memcpy(&out->communicator, at->waits_key, sizeof out->communicator);
+    return out->state != SG_RANK_ABSENT && out->state != SG_RANK_ENDED;
+}
+
 /* ---- life -------------------------------------------------------------------------------------------------------- */
 struct sg_survey *sg_survey_open(const char *directory, uint32_t proxy_count, char why[256]) {
     struct sg_survey *s = calloc(1, sizeof *s);
@@ -277,5 +290,4 @@ void sg_survey_close(struct sg_survey *s) {
     free(s);
 }
 
-struct sg_board *sg_survey_board(struct sg_survey *s) { return s->board; }
 struct sg_cut *sg_survey_cut(struct sg_survey *s) { return &s->cut; }

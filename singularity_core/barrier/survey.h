@@ -10,7 +10,6 @@
 struct sg_survey;
 struct sg_survey *sg_survey_open(const char *directory, uint32_t proxy_count, char why[256]); /* NULL: why */
 void sg_survey_close(struct sg_survey *survey);
-struct sg_board *sg_survey_board(struct sg_survey *survey);
 /* Looks at all ranks and communicators at once: 0; -EAGAIN: something moved at every try (look again later); -errno. */
 int sg_survey_look(struct sg_survey *survey);
 /* What the last look saw, as cut.h wants it.  Ranks are global ranks; valid until the next look. */
@@ -23,5 +22,16 @@ void sg_survey_number(struct sg_survey *survey, uint32_t number);
 void sg_survey_freeze(struct sg_survey *survey, int on);
 /* 1: each living proxy has done so. */
 int sg_survey_frozen(const struct sg_survey *survey);
+/* For people: what a rank was last seen at.  0: the job has no such rank now. */
+struct sg_survey_rank {
+    uint32_t state;          /* SG_RANK_* */
+    uint32_t behind;         /* 1: it has not reached the cut */
+    uint32_t proxy, pid, operation; /* SG_RANK_BLOCKED: enum sg_operation_kind */
+    uint32_t missing_count, missing[8]; /* global ranks that have not come; all are counted, the first ones named */
+    uint64_t since_ns, number; /* CLOCK_MONOTONIC; of its operation on that communicator */
+    uint64_t communicator;     /* the first bytes of the key */
+    const char *call;          /* its last call */
+};
+int sg_survey_rank(const struct sg_survey *survey, uint32_t rank, struct sg_survey_rank *out);
 
 #endif

@@ -1,0 +1,1 @@
+"""Stops all ranks of a job at one consistent point: collective clocks, and what drives them."""
