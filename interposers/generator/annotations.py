@@ -28,6 +28,8 @@ _KEYS = {
     "mode",
     "params",
     "blocks",
+    "touches",
+    "waits",
     "context",
     "hook",
     "serve",
@@ -68,6 +70,8 @@ class Call:
     mode: str
     rules: tuple[Rule, ...] = ()
     blocks: bool = False
+    touches: bool = False
+    waits: bool = False
     context: bool = True
     hook: bool = False
     serve: bool = False
@@ -96,6 +100,8 @@ class InternalOp:
 
     name: str
     blocks: bool
+    touches: bool
+    waits: bool
     context: bool
     note: str
 
@@ -139,9 +145,24 @@ def read_annotations(path: Path, header: Header) -> Annotations:
             raise AnnotationError(f"annotations.toml: {name} is not in cuda.h: remove it or fix its spelling")
     calls = [_call(f, _inherited(f, table, functions)) for f in header.functions]
     ops = tuple(
-        InternalOp(n, bool(o.get("blocks")), bool(o.get("context", True)), str(o.get("note", "")))
+        InternalOp(
+            name=n,
+            blocks=bool(o.get("blocks")),
+            touches=bool(o.get("touches")),
+            waits=bool(o.get("waits")),
+            context=bool(o.get("context", True)),
+            note=str(o.get("note", "")),
+        )
         for n, o in raw["op"].items()
     )
+    for made in (*ops, *calls):
+        if made.touches and made.blocks:
+            raise AnnotationError(
+                f"{made.name}: a call that blocks enters and leaves the device in its handler (residency.h); "
+                "remove touches"
+            )
+        if made.waits and not made.blocks:
+            raise AnnotationError(f"{made.name}: who waits for device work blocks; add blocks = true")
     for call in calls:
         if call.op and call.op not in raw["op"]:
             raise AnnotationError(f"{call.name}: there is no [op.{call.op}] in annotations.toml")
@@ -215,6 +236,8 @@ def _call(function: Function, entry: dict[str, Any]) -> Call:
         mode=mode,
         rules=rules,
         blocks=bool(entry.get("blocks")),
+        touches=bool(entry.get("touches")),
+        waits=bool(entry.get("waits")),
         context=bool(entry.get("context", True)),
         hook=bool(entry.get("hook")) or mode == "local" or bool(op) or (sends and hand_made),
         serve=hand_made,

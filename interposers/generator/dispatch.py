@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from interposers.generator.annotations import Annotations, Call, Rule
+from interposers.generator.annotations import Annotations, Call, InternalOp, Rule
 from interposers.generator.shared import NOTICE, is_client_chosen, reply_fields, request_fields, wrong_handle
 
 _HANDLER = "sg_session *session, const struct sg_request *request, struct sg_answer *answer"
@@ -38,10 +38,10 @@ def emit_dispatch(annotations: Annotations) -> str:
     parts += [_handler(c) for c in sent if not c.serve]
     parts.append("const struct sg_op sg_ops[] = {\n")
     for op in annotations.ops:
-        parts.append(_row(op.name, f"sg_serve_{op.name}", op.blocks, op.context))
+        parts.append(_row(op, f"sg_serve_{op.name}"))
     for call in sent:
         handler = f"sg_serve_{call.name}" if call.serve else f"serve_{call.name}"
-        parts.append(_row(call.name, handler, call.blocks, call.context))
+        parts.append(_row(call, handler))
     parts.append("};\nconst uint32_t sg_op_count = SG_OP_COUNT;\n\n")
     parts += [_missing(annotations.call(n)) for n in annotations.driver]
     parts.append(_loader(annotations))
@@ -53,9 +53,14 @@ def _hand_made(name: str) -> str:
     return f"int32_t sg_serve_{name}({_HANDLER});\n"
 
 
-def _row(name: str, handler: str, blocks: bool, context: bool) -> str:
-    flags = [f for f, on in (("SG_OP_BLOCKS", blocks), ("SG_OP_NO_CONTEXT", not context)) if on]
-    return f'    {{"{name}", {handler}, {" | ".join(flags) or "0"}}},\n'
+def _row(op: Call | InternalOp, handler: str) -> str:
+    flags = {
+        "SG_OP_BLOCKS": op.blocks,
+        "SG_OP_NO_CONTEXT": not op.context,
+        "SG_OP_TOUCHES": op.touches,
+        "SG_OP_WAITS": op.waits,
+    }
+    return f'    {{"{op.name}", {handler}, {" | ".join(f for f, on in flags.items() if on) or "0"}}},\n'
 
 
 def _missing(call: Call) -> str:
