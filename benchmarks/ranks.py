@@ -1,10 +1,11 @@
-"""What the benchmarks share: compiling C, running ranks natively or through a proxy, medians, output."""
+"""What the benchmarks share: compiling C, ranks natively or through a proxy, slices of work, output."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
+import socket
 import statistics
 import subprocess
 import sys
@@ -65,6 +66,51 @@ def read_values(path: Path) -> dict[str, float]:
 
 def medians(samples: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {key: statistics.median(sample[key] for sample in samples) for key in samples[0]}
+
+
+class Slices:
+    """A running program that measures one slice of its work whenever it is asked to.
+
+    The program finds a Unix socket's path where `command` says "SOCKET", connects, and answers each byte with
+    a line: what it measured, in nanoseconds.
+    """
+
+    def __init__(
+        self, command: Sequence[str], directory: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
+        path = directory / "socket"
+        path.unlink(missing_ok=True)
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(path))
+            listener.listen(1)
+            listener.settimeout(120)
+            self.process = subprocess.Popen(
+                [str(path) if word == "SOCKET" else word for word in command],
+                env={**os.environ, **(environment or {})},
+            )
+            self.connection, _ = listener.accept()
+        self.connection.settimeout(300)
+        self.answers = self.connection.makefile("r")
+
+    def __enter__(self) -> Slices:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.answers.close()
+        self.connection.close()
+        try:
+            self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.process.terminate()
+            self.process.wait(60)
+
+    def measure(self, what: str) -> float:
+        """Nanoseconds, of the slice that this letter names."""
+        self.connection.sendall(what.encode())
+        line = self.answers.readline()
+        if not line:
+            raise SystemExit(f"a rank ended with {self.process.wait(60)} in the middle of a slice")
+        return float(line)
 
 
 def cuda_environment() -> dict[str, str]:

@@ -1,4 +1,4 @@
-/* What the benchmark programs that run as ranks share: the driver by dlopen, time, medians. */
+/* What the benchmark programs share: the driver by dlopen, time, medians, and slices of work on demand. */
 #ifndef RANK_H
 #define RANK_H
 
@@ -7,7 +7,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <time.h>
+#include <unistd.h>
 
 typedef int (*launch_fn)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
 
@@ -60,6 +63,18 @@ static int ascending(const void *a, const void *b) {
 static inline double median(double *values, size_t count) {
     qsort(values, count, sizeof *values, ascending);
     return values[count / 2];
+}
+
+/* Connects to the Unix socket `path` and measures one slice for each byte that arrives; the answer is a line with what
+ * `slice` returned.  So a benchmark has its processes take turns, a few milliseconds each: on a virtual machine the CPUs
+ * move, and what a cache line costs between them changes fivefold from one second to the next. */
+static inline int serve_slices(const char *path, double (*slice)(char what)) {
+    int connection = socket(AF_UNIX, SOCK_STREAM, 0);
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+    if (connect(connection, (struct sockaddr *)&address, sizeof address) != 0) return 1;
+    for (char what; read(connection, &what, 1) == 1;) dprintf(connection, "%.3f\n", slice(what));
+    return 0;
 }
 
 #endif
