@@ -28,7 +28,9 @@
 #define SG_DEVICE_WINDOW (1ull << 40) /* bytes of address space per device ordinal */
 #endif
 #ifndef SG_PINNED_BASE
-#define SG_PINNED_BASE 0x300000000000ull
+/* Not a multiple of 256 MiB away from the device window: Zen's L1 cache takes addresses for the same that agree in
+ * bits 12 to 27, and copies between the two run at two thirds of their speed. */
+#define SG_PINNED_BASE 0x300000a00000ull
 #endif
 #ifndef SG_PINNED_WINDOW
 #define SG_PINNED_WINDOW (1ull << 33) /* page-locked bytes per session: 8 GiB */
