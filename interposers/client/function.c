@@ -25,14 +25,16 @@ static int limit(CUdevice_attribute which)
 
 CUresult sg_function_check(const struct sg_function *f, const uint32_t grid[3], const uint32_t block[3], uint32_t shared)
 {
+    const int32_t *most = sg_device(sg_client.ordinal)->attributes;
     uint64_t threads = 1;
+    int wrong = 0;
     for (int i = 0; i < 3; i++) {
-        if (grid[i] == 0 || block[i] == 0 || grid[i] > (uint32_t)limit((CUdevice_attribute)(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X + i)) ||
-            block[i] > (uint32_t)limit((CUdevice_attribute)(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X + i)))
-            return CUDA_ERROR_INVALID_VALUE;
+        /* 0 is too large, too */
+        wrong |= grid[i] - 1 >= (uint32_t)most[CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X + i];
+        wrong |= block[i] - 1 >= (uint32_t)most[CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X + i];
         threads *= block[i];
     }
-    if (SG_UNLIKELY(threads > (uint64_t)limit(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK)))
+    if (SG_UNLIKELY(wrong || threads > (uint64_t)most[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK]))
         return CUDA_ERROR_INVALID_VALUE;
     if (SG_UNLIKELY(f->opaque))
         return CUDA_SUCCESS;
@@ -70,13 +72,15 @@ void sg_params_copy(const struct sg_function *f, const struct sg_packed *packed,
         memcpy(to, packed->ready, packed->bytes);
         return;
     }
-    for (uint32_t i = 0; i < f->param_count; i++) {
-        uint8_t *at = (uint8_t *)to + f->params[i].offset;
-        switch (f->params[i].size) { /* sizes the compiler can inline */
-        case 8: memcpy(at, packed->each[i], 8); break;
-        case 4: memcpy(at, packed->each[i], 4); break;
-        default: memcpy(at, packed->each[i], f->params[i].size); break;
-        }
+    const struct sg_param *param = f->params, *end = param + f->param_count;
+    for (void **from = packed->each; param < end; param++, from++) {
+        uint8_t *at = (uint8_t *)to + param->offset;
+        if (SG_LIKELY(param->size == 8)) /* sizes the compiler can inline */
+            memcpy(at, *from, 8);
+        else if (SG_LIKELY(param->size == 4))
+            memcpy(at, *from, 4);
+        else
+            memcpy(at, *from, param->size);
     }
 }
 
