@@ -133,7 +133,7 @@ static void remove_file(const sg_session *s, const char *what) {
 static int map_files(sg_session *s) {
     int fd = make_file(s, "session", SG_SESSION_BYTES, 1);
     if (fd < 0) return fd;
-    void *at = mmap(NULL, SG_SESSION_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    void *at = mmap(NULL, SG_SESSION_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
     int error = at == MAP_FAILED ? -errno : 0;
     close(fd);
     if (error != 0) return error;

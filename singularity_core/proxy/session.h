@@ -31,6 +31,7 @@ struct sg_base_driver {
 int sg_base_driver_load(struct sg_base_driver *out, void *library, char why[256]);
 int sg_device_describe(const struct sg_base_driver *driver, int32_t device, struct sg_device_info *out, char why[256]);
 
+enum { SG_LEAD_VACANT = 0, SG_LEAD_HELD = 1, SG_LEAD_ON_OFFER = 2 /* its holder runs a call that blocks */ };
 enum { SG_GOES_ON = 0, SG_DRAINS = 1 /* the rank said good-bye: finish what is in the ring */, SG_ABORTS = 2 };
 
 struct sg_session {
@@ -44,7 +45,8 @@ struct sg_session {
     int pinned_file;
 
     _Atomic uint64_t head;     /* written by the lead's holder */
-    _Atomic uint32_t lead;     /* 1: some thread drains the ring */
+    _Atomic uint32_t lead;     /* SG_LEAD_*: whether some thread drains the ring */
+    _Atomic uint32_t wanted;   /* a thread came for the lead, found work, and could not have it */
     uint32_t sleeps;           /* the lead's holder's, too: how often it was given up; never 0 */
     _Atomic uint32_t idle;     /* threads that wait for the lead */
     _Atomic uint32_t ending;   /* SG_DRAINS, SG_ABORTS */

@@ -1,9 +1,14 @@
 /* The threads that drain a session's ring.  See server.h for leader and follower, wait.h for the flags.
  *
- * `lead` is 1 while some thread drains.  Who gives it up sets `sleeping` first, and looks at the ring once
+ * `lead` is HELD while some thread drains.  Who gives it up sets `sleeping` first, and looks at the ring once
  * more after; who takes it clears `sleeping`.  A producer that published and saw `sleeping` rings the
  * doorbell, on which every thread without work sleeps.  So a message is never left behind: either its
- * producer saw `sleeping`, or the thread that set it sees the message. */
+ * producer saw `sleeping`, or the thread that set it sees the message.
+ *
+ * All that costs several trips of a cache line between rank and proxy.  So for a call of a rank that says that it
+ * has one thread, which waits, the lead is only put ON_OFFER, a word that the rank does not see.  Should a second
+ * thread come, it rings the doorbell after its first message.  Who wakes from that either may take the lead, or leaves
+ * `wanted` for the holder to see once it has put the lead on offer. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +17,9 @@
 
 #define THREADS_MAX (SG_REPLY_SLOTS + 8) /* each waiting rank thread may hold one of ours */
 #define OFFER_ROOM_EVERY (SG_RING_LINES / 16)
+#ifndef SG_FOLLOWER_MS /* the doorbell is in the rank's hands; a test makes this long, so that a lost wake-up is seen */
+#define SG_FOLLOWER_MS 500u
+#endif
 
 _Thread_local struct sg_worker *sg_current_worker;
 
@@ -62,9 +70,9 @@ static void send_reply(sg_session *s, uint16_t index, uint32_t call, int32_t res
 static int ring_ready(sg_session *s) { return sg_ring_ready(s->ring, atomic_load(&s->head)); }
 
 static int take_lead(sg_session *s) {
-    uint32_t vacant = 0;
-    if (!atomic_compare_exchange_strong(&s->lead, &vacant, 1)) return 0;
-    atomic_store(&s->page->sleeping, 0);
+    uint32_t found = atomic_load(&s->lead);
+    if (found == SG_LEAD_HELD || !atomic_compare_exchange_strong(&s->lead, &found, SG_LEAD_HELD)) return 0;
+    if (found == SG_LEAD_VACANT) atomic_store(&s->page->sleeping, 0);
     return 1;
 }
 
@@ -72,7 +80,7 @@ static void give_lead(sg_session *s) {
     sg_ring_offer_room(s->page, atomic_load(&s->head));
     s->sleeps += s->sleeps == UINT32_MAX ? 2 : 1;
     atomic_store(&s->page->sleeping, s->sleeps);
-    atomic_store(&s->lead, 0);
+    atomic_store(&s->lead, SG_LEAD_VACANT);
 }
 
 /* As above, with nothing left to do.  What a rank has posted lightly, before it could see `sleeping`, is visible
@@ -82,12 +90,7 @@ static void rest(sg_session *s) {
     if (s->server->barriers) sg_membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED);
 }
 
-static void ring_doorbell(sg_session *s, int threads) {
-    atomic_fetch_add(&s->page->doorbell, 1);
-    sg_futex_wake(&s->page->doorbell, threads);
-}
-
-void sg_worker_wake_all(sg_session *s) { ring_doorbell(s, INT_MAX); }
+void sg_worker_wake_all(sg_session *s) { sg_ring_bell(s->page, INT_MAX); }
 
 /* Sleeps until there is work and the lead is vacant: 1, with the lead; 0: the session is over. */
 static int await_lead(sg_session *s) {
@@ -95,10 +98,12 @@ static int await_lead(sg_session *s) {
     atomic_fetch_add(&s->idle, 1);
     while (result < 0) {
         uint32_t seen = atomic_load(&s->page->doorbell), ending = atomic_load(&s->ending);
-        int vacant = atomic_load(&s->lead) == 0, ready = ring_ready(s) || atomic_load(&s->faulted);
-        if (ending == SG_ABORTS || (ending == SG_DRAINS && vacant && !ready)) result = 0;
-        else if (vacant && ready && take_lead(s)) result = 1;
-        else sg_futex_wait(&s->page->doorbell, seen, 10 * SG_WAIT_MS);
+        int ready = ring_ready(s) || atomic_load(&s->faulted);
+        if (ready) atomic_store(&s->wanted, 1);
+        int held = atomic_load(&s->lead) == SG_LEAD_HELD;
+        if (ending == SG_ABORTS || (ending == SG_DRAINS && !held && !ready)) result = 0;
+        else if (!held && ready && take_lead(s)) result = 1;
+        else sg_futex_wait(&s->page->doorbell, seen, SG_FOLLOWER_MS);
     }
     atomic_fetch_sub(&s->idle, 1);
     return result;
@@ -107,10 +112,16 @@ static int await_lead(sg_session *s) {
 static int start_thread(sg_session *s);
 
 /* Lets another thread drain while this one blocks.  0: there is none, so the lead is kept. */
-static int lend_lead(sg_session *s) {
+static int lend_lead(sg_session *s, int alone) {
     if (atomic_load(&s->idle) == 0 && start_thread(s) != 0) return 0;
-    give_lead(s);
-    if (ring_ready(s)) ring_doorbell(s, 1);
+    if (alone) {
+        atomic_store(&s->lead, SG_LEAD_ON_OFFER);
+        if (atomic_load(&s->wanted) == 0) return 1;
+        atomic_store(&s->wanted, 0);
+    } else {
+        give_lead(s);
+    }
+    if (ring_ready(s)) sg_ring_bell(s->page, 1);
     return 1;
 }
 
@@ -134,7 +145,7 @@ static int serve(struct sg_worker *w) {
         return 0;
     }
     /* Only a call that its thread waits for may be overtaken; others keep the ring's order. */
-    int lent = (sg_ops[request.op].flags & SG_OP_BLOCKS) && replies && lend_lead(s);
+    int lent = (sg_ops[request.op].flags & SG_OP_BLOCKS) && replies && lend_lead(s, message->flags & SG_MESSAGE_ALONE);
     int32_t result = sg_worker_execute(w, &request, &answer);
     int leads = !lent || take_lead(s); /* before the reply: else its reader would wake a follower in vain */
     if (result != SG_CUDA_SUCCESS && (!replies || sg_sticky((uint32_t)result))) note_error(s, result);

@@ -44,6 +44,7 @@
 #define SG_MAX_MESSAGE_LINES 2048u
 #define SG_NO_REPLY 0xffffu
 #define SG_OP_PAD 0xffffffffu /* skip to the ring's start */
+enum { SG_MESSAGE_ALONE = 1 };/* so far a single thread has used the session, and waits if this asks for a reply */
 
 struct sg_message {          /* written by the rank */
     _Atomic uint64_t seq;    /* line number + 1, stored last with release order */
@@ -53,7 +54,7 @@ struct sg_message {          /* written by the rank */
     uint32_t call;           /* per-slot call number, echoed in the reply */
     uint32_t bytes;          /* of payload */
     uint32_t context;        /* index part of the calling thread's current context handle; 0: none */
-    uint32_t reserved;
+    uint32_t flags;          /* SG_MESSAGE_* */
     uint8_t payload[32];     /* goes on in the following lines */
 };
 _Static_assert(sizeof(struct sg_message) == SG_LINE, "a message header is one line");

@@ -55,7 +55,7 @@ static inline struct sg_message *sg_ring_reserve(struct sg_producer *p, uint32_t
         message->op = SG_OP_PAD;
         message->lines = (uint16_t)pad;
         message->reply = SG_NO_REPLY;
-        message->call = message->bytes = message->context = message->reserved = 0;
+        message->call = message->bytes = message->context = message->flags = 0;
         sg_ring_zero_seq(p->ring, p->tail + pad);
         atomic_store_explicit(&message->seq, p->tail + 1, memory_order_release);
         p->tail += pad;
@@ -72,6 +72,11 @@ static inline void sg_ring_wait_room(struct sg_producer *p) {
     atomic_store(&page->full, 0);
 }
 
+static inline void sg_ring_bell(struct sg_session_page *page, int threads) {
+    atomic_fetch_add(&page->doorbell, 1);
+    sg_futex_wake(&page->doorbell, threads);
+}
+
 /* `light`: the proxy makes the stores of ranks visible before it sleeps (see wait.h). */
 static inline void sg_ring_publish(struct sg_producer *p, struct sg_message *message, uint32_t lines, int light) {
     sg_ring_zero_seq(p->ring, p->tail + lines);
@@ -82,11 +87,12 @@ static inline void sg_ring_publish(struct sg_producer *p, struct sg_message *mes
         atomic_store(&message->seq, p->tail + 1);
     }
     p->tail += lines;
+    __builtin_prefetch(sg_ring_at(p->ring, p->tail + 1), 1); /* not the one at tail: the consumer polls it */
+    __builtin_prefetch(sg_ring_at(p->ring, p->tail + 2), 1);
     uint32_t sleep = atomic_load(&p->page->sleeping);
     if (sleep != 0 && sleep != p->rung) {
         p->rung = sleep;
-        atomic_fetch_add(&p->page->doorbell, 1);
-        sg_futex_wake(&p->page->doorbell, 1);
+        sg_ring_bell(p->page, 1);
     }
 }
 

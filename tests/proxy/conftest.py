@@ -34,7 +34,8 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     link = CORE / "transport" / "link.c"
     server = [*sorted((CORE / "proxy").glob("*.c")), *sorted((CORE / "interceptors").glob("*.c"))]
     compile_c(out / "libstub.so", [PROGRAMS / "stub_driver.c"], "-shared")
-    compile_c(out / "stub_proxy", [PROGRAMS / "stub_proxy.c", PROGRAMS / "stub_ops.c", *server])
+    stub_proxy = [PROGRAMS / "stub_proxy.c", PROGRAMS / "stub_ops.c", *server]
+    compile_c(out / "stub_proxy", stub_proxy, "-DSG_FOLLOWER_MS=5000")
     compile_c(out / "rank", [PROGRAMS / "rank.c", link])
     compile_c(out / "fuzz", [PROGRAMS / "fuzz.c", link])
     return out

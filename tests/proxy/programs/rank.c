@@ -250,18 +250,41 @@ static void scenario_fork(void) {
     scenario_posts();
 }
 
+/* Another session for the same rank. */
+static void renew(void) {
+    sg_link_close(link_);
+    CHECK(sg_link_begin(link_, OP_NOTHING, 0, 0) == NULL);
+    char why[128];
+    for (int tries = 0; sg_link_open(&link_, directory_, rank_, 0, why) != 0; tries++) {
+        CHECK(tries < 1000);
+        usleep(5000);
+    }
+}
+
 static void scenario_reopen(void) {
     for (int i = 0; i < 20; i++) {
         CHECK(CALL(link_, OP_PIN, 0, 0, 4096, 1) == 0);
         CHECK(sg_link_pinned_commit(link_, 0, 4096, 1) == 0);
         *sg_link_pinned_base(link_) = 1;
-        sg_link_close(link_);
-        CHECK(sg_link_begin(link_, OP_NOTHING, 0, 0) == NULL);
-        char why[128];
-        for (int tries = 0; sg_link_open(&link_, directory_, rank_, 0, why) != 0; tries++) {
-            CHECK(tries < 1000);
-            usleep(5000);
-        }
+        renew();
+    }
+}
+
+static void *thread_opens_gate(void *argument) {
+    for (volatile uintptr_t left = (uintptr_t)argument; left > 0; left--) continue;
+    CHECK(POST(link_, OP_GATE_OPEN, 0) == 0);
+    return NULL;
+}
+
+/* The second thread that uses a session comes before, while or after the first blocks in the proxy: it is served. */
+static void scenario_newcomer(void) {
+    for (uintptr_t i = 0; i < 150; i++) {
+        pthread_t thread;
+        CHECK(ASK(link_, OP_ECHO, 0, i) == i);
+        CHECK(pthread_create(&thread, NULL, thread_opens_gate, (void *)(i % 30 * 2000)) == 0);
+        CHECK(CALL(link_, OP_GATE_WAIT, 0) == 0);
+        pthread_join(thread, NULL);
+        renew();
     }
 }
 
@@ -336,7 +359,7 @@ static const struct { const char *name; void (*run)(void); } scenarios[] = {
     {"unknown", scenario_unknown},   {"truncate", scenario_truncate}, {"hang", scenario_hang},
     {"until-death", scenario_until_death}, {"fork", scenario_fork},   {"reopen", scenario_reopen},
     {"twice", scenario_twice},       {"objects", scenario_objects},   {"verify", scenario_verify},
-    {"empty", scenario_empty},
+    {"empty", scenario_empty},       {"newcomer", scenario_newcomer},
 };
 
 int main(int argc, char **argv) {
