@@ -27,7 +27,36 @@ static void CUDA_CB run_in_rank(void *argument)
     while (*calls->waiting_end)
         calls->waiting_end = &(*calls->waiting_end)->next;
     pthread_mutex_unlock(&calls->callback_lock);
+    if (record->gated)
+        sg_gate_open(record->session, record->gate);
     free(record);
+}
+
+/* What follows the function in its stream waits at a gate until the session is on the device: the rank may return
+ * while another session is.  Takes `record`. */
+static int32_t gated_call(sg_session *session, struct sg_host_record *record, void *stream)
+{
+    const struct sg_hal_table *hal = sg_session_hal(session);
+    uint64_t gate = 0;
+    int32_t error = sg_session_sliceable(session) ? hal->gate_make(hal->state, &gate) : 0;
+    if (error) {
+        free(record);
+        return error;
+    }
+    int gated = gate != 0;
+    record->gate = gate;
+    record->gated = gated;
+    error = (int32_t)sg_session_driver(session)->cuLaunchHostFunc(stream, run_in_rank, record); /* the record is gone soon */
+    if (error) {
+        free(record);
+        if (gated)
+            hal->gate_open(hal->state, gate);
+    } else if (gated) {
+        error = hal->gate_wait(hal->state, gate, stream);
+    }
+    if (gated)
+        hal->gate_drop(hal->state, gate);
+    return error;
 }
 
 SG_HANDLER(host_call)
@@ -42,11 +71,9 @@ SG_HANDLER(host_call)
     struct sg_host_record *record = calls ? calloc(1, sizeof *record) : NULL;
     if (!record)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    *record = (struct sg_host_record){.calls = calls, .stream = wire.stream, .function = wire.function, .user = wire.user, .is_callback = wire.is_callback};
-    CUresult error = sg_session_driver(session)->cuLaunchHostFunc(stream, run_in_rank, record);
-    if (error)
-        free(record);
-    return (int32_t)error;
+    *record = (struct sg_host_record){.session = session, .calls = calls, .stream = wire.stream, .function = wire.function, .user = wire.user,
+                                      .is_callback = wire.is_callback};
+    return gated_call(session, record, stream);
 }
 
 /* Blocks until there is a function to call, or the session ends. */

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../../singularity_core/proxy/server.h"
+#include "../../singularity_core/splicing/residency.h"
 #include "../generated/driver.h"
 #include "../wire.h"
 
@@ -31,7 +32,14 @@ static inline const char *sg_text(const struct sg_request *request, size_t offse
 struct sg_global { uint64_t address, bytes, owner; };
 struct sg_stage { struct sg_stage *next; uint64_t id, bytes; uint8_t data[]; };
 struct sg_pending_free { struct sg_pending_free *next; uint64_t address; CUevent event; };
-struct sg_host_record { struct sg_host_record *next; struct sg_calls *calls; uint64_t id, stream, function, user; uint32_t is_callback; int done; };
+struct sg_host_record {
+    struct sg_host_record *next;
+    sg_session *session;
+    struct sg_calls *calls;
+    uint64_t id, stream, function, user, gate;
+    uint32_t is_callback;
+    int done, gated;
+};
 struct sg_node { uint64_t handle; CUgraphNode physical; uint8_t *message; uint32_t bytes; }; /* message: NULL when a capture made it */
 struct sg_graph { struct sg_graph *next; uint64_t handle; uint32_t count, room; struct sg_node *nodes; };
 /* Nodes by which an executable graph's parameters are set; after a replay those of a graph of its own, `hidden`. */

@@ -216,33 +216,101 @@ static int32_t begin_copy(sg_session *session, const struct sg_request *request,
     return error;
 }
 
+/* Pitched rows from a message: each is taken by the driver at once, where one pitched copy would wait for its stream,
+ * and with it all that this session sends. */
+static int32_t start_rows(sg_session *session, const struct sg_wire_copy *c, const uint8_t *host, void *stream)
+{
+    const struct sg_driver *driver = sg_session_driver(session);
+    CUresult error = CUDA_SUCCESS;
+    for (uint64_t z = 0; z < c->depth; z++)
+        for (uint64_t y = 0; y < c->height && !error; y++, host += c->width)
+            error = driver->cuMemcpyHtoDAsync_v2(c->dst + z * c->dst_slice + y * c->dst_pitch, host, c->width, stream);
+    return (int32_t)error;
+}
+
 SG_HANDLER(copy)
 {
     struct sg_wire_copy wire;
     void *stream, *host = NULL;
     uint64_t total;
+    (void)answer;
     int32_t error = begin_copy(session, request, &wire, &stream, &total);
     if (error)
         return error;
+    if (wire.flags & (SG_COPY_TO_REPLY | SG_COPY_SYNC))
+        return CUDA_ERROR_INVALID_VALUE; /* those wait: see copy_wait */
     if (wire.flags & SG_COPY_FROM_MESSAGE) {
-        if (total > request->bytes - sizeof wire || wire.flags & SG_COPY_TO_REPLY)
+        if (total > request->bytes - sizeof wire)
             return CUDA_ERROR_INVALID_VALUE;
         host = (void *)(uintptr_t)(request->payload + sizeof wire);
         sg_count(session, SG_COUNT_BYTES_IN, total);
-    } else if (wire.flags & SG_COPY_TO_REPLY) {
-        if (total > SG_REPLY_PAYLOAD)
-            return CUDA_ERROR_INVALID_VALUE;
-        host = answer->payload;
-        answer->bytes = (uint32_t)total;
-        sg_count(session, SG_COUNT_BYTES_OUT, total);
+        if ((wire.height > 1 || wire.depth > 1) && sg_device_shared(session))
+            return start_rows(session, &wire, host, stream);
     }
-    error = (int32_t)start_copy(session, &wire, host, stream);
-    if (!error && wire.flags & (SG_COPY_SYNC | SG_COPY_TO_REPLY))
-        error = (int32_t)sg_session_driver(session)->cuStreamSynchronize(stream);
+    return (int32_t)start_copy(session, &wire, host, stream);
+}
+
+/* ---- copies that wait.  Their stream may stand at a gate that opens only after other sessions had the device, so it
+ * is waited for outside of enter and leave.  Then the copy has nothing more to wait for. ---------------------------- */
+static int32_t copy_rows(sg_session *session, const struct sg_wire_copy *c, uint8_t *host)
+{
+    const struct sg_hal_table *hal = sg_session_hal(session);
+    int out = (c->flags & SG_COPY_TO_REPLY) != 0, flat = c->height == 1 && c->depth == 1;
+    uint64_t base = out ? c->src : c->dst, pitch = out ? c->src_pitch : c->dst_pitch, slice = out ? c->src_slice : c->dst_slice;
+    int32_t error = CUDA_SUCCESS;
+    for (uint64_t z = 0; z < c->depth; z++) {
+        for (uint64_t y = 0; y < c->height && !error; y++, host += c->width) {
+            uint64_t device = flat ? base : base + z * slice + y * pitch;
+            error = out ? hal->copy_to_host(hal->state, host, device, c->width) : hal->copy_to_device(hal->state, device, host, c->width);
+        }
+    }
     return error;
 }
 
-SG_HANDLER(copy_wait) { return sg_serve_copy(session, request, answer); }
+/* Between device memory and `host`, memory of ours; ordered like a copy in `stream`, and done on return. */
+static int32_t copy_now(sg_session *session, const struct sg_wire_copy *c, void *host, void *stream)
+{
+    const struct sg_driver *driver = sg_session_driver(session);
+    uint64_t device = c->flags & SG_COPY_TO_REPLY ? c->src : c->dst, base, bytes;
+    int32_t error = (int32_t)driver->cuStreamSynchronize(stream);
+    if (error)
+        return error;
+    /* module globals and page-locked memory stay where they are, whoever is resident */
+    int moves = device - SG_DEVICE_BASE < SG_DEVICE_WINDOW && !sg_memory_range(session, device, &base, &bytes);
+    if (moves && (error = sg_device_enter(session)))
+        return error;
+    if (moves && sg_device_shared(session))
+        error = copy_rows(session, c, host);
+    else
+        error = (int32_t)start_copy(session, c, host, stream);
+    if (moves)
+        sg_device_leave(session);
+    return error ? error : (int32_t)driver->cuStreamSynchronize(stream);
+}
+
+SG_HANDLER(copy_wait)
+{
+    struct sg_wire_copy wire;
+    void *stream;
+    uint64_t total;
+    int32_t error = begin_copy(session, request, &wire, &stream, &total);
+    if (error)
+        return error;
+    if (wire.flags == SG_COPY_TO_REPLY) {
+        if (total > SG_REPLY_PAYLOAD)
+            return CUDA_ERROR_INVALID_VALUE;
+        answer->bytes = (uint32_t)total;
+        sg_count(session, SG_COUNT_BYTES_OUT, total);
+        return copy_now(session, &wire, answer->payload, stream);
+    }
+    if (wire.flags != SG_COPY_SYNC)
+        return CUDA_ERROR_INVALID_VALUE;
+    if ((error = sg_device_enter(session)))
+        return error;
+    error = (int32_t)start_copy(session, &wire, NULL, stream); /* by address: takes its place in the stream */
+    sg_device_leave(session);
+    return error ? error : (int32_t)sg_session_driver(session)->cuStreamSynchronize(stream);
+}
 
 struct bulk { sg_session *session; const struct sg_wire_copy *wire; void *stream; uint8_t *buffer; };
 
@@ -253,8 +321,8 @@ static int32_t chunk_in(void *argument, uint64_t offset, void *chunk, uint32_t b
         memcpy(b->buffer + offset, chunk, bytes);
         return CUDA_SUCCESS;
     }
-    /* From pageable memory: the driver has taken the bytes when this returns. */
-    return (int32_t)sg_session_driver(b->session)->cuMemcpyHtoDAsync_v2(b->wire->dst + offset, chunk, bytes, b->stream);
+    struct sg_wire_copy part = {.dst = b->wire->dst + offset, .width = bytes, .height = 1, .depth = 1, .flags = SG_COPY_FROM_MESSAGE};
+    return copy_now(b->session, &part, chunk, b->stream);
 }
 
 static int32_t chunk_out(void *argument, uint64_t offset, void *chunk, uint32_t bytes)
@@ -264,9 +332,8 @@ static int32_t chunk_out(void *argument, uint64_t offset, void *chunk, uint32_t 
         memcpy(chunk, b->buffer + offset, bytes);
         return CUDA_SUCCESS;
     }
-    const struct sg_driver *driver = sg_session_driver(b->session);
-    CUresult error = driver->cuMemcpyDtoHAsync_v2(chunk, b->wire->src + offset, bytes, b->stream);
-    return (int32_t)(error ? error : driver->cuStreamSynchronize(b->stream));
+    struct sg_wire_copy part = {.src = b->wire->src + offset, .width = bytes, .height = 1, .depth = 1, .flags = SG_COPY_TO_REPLY};
+    return copy_now(b->session, &part, chunk, b->stream);
 }
 
 SG_HANDLER(copy_in)
@@ -286,9 +353,7 @@ SG_HANDLER(copy_in)
         return CUDA_ERROR_OUT_OF_MEMORY;
     error = sg_bulk_receive(session, total, chunk_in, &b);
     if (!error)
-        error = (int32_t)start_copy(session, &wire, b.buffer, b.stream);
-    if (!error)
-        error = (int32_t)sg_session_driver(session)->cuStreamSynchronize(b.stream);
+        error = copy_now(session, &wire, b.buffer, b.stream);
     free(b.buffer);
     return error;
 }
@@ -308,9 +373,7 @@ SG_HANDLER(copy_out)
         return sg_bulk_send(session, total, chunk_out, &b);
     if (!(b.buffer = malloc(total)))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    error = (int32_t)start_copy(session, &wire, b.buffer, b.stream);
-    if (!error)
-        error = (int32_t)sg_session_driver(session)->cuStreamSynchronize(b.stream);
+    error = copy_now(session, &wire, b.buffer, b.stream);
     if (!error)
         error = sg_bulk_send(session, total, chunk_out, &b);
     free(b.buffer);

@@ -1,5 +1,6 @@
-/* The memory interceptor: device memory comes from one arena per device, not from the driver, so that the
- * proxy knows every live byte, and can give the same addresses again after a restore.
+/* The memory interceptor: device memory comes from an arena, not from the driver, so that the proxy knows every live
+ * byte, and can give the same addresses again after a restore.  Each session has an allocator of its own over all of
+ * the device's arena: sessions that share the device see all of it, each with its own content (splicing/residency.h).
  * Page-locked memory is a window per session, at the same address in rank and proxy. */
 #include <fcntl.h>
 #include <stdio.h>
@@ -32,76 +33,96 @@ int sg_memory_open(sg_server *server, uint64_t bytes, char why[256]) {
         if (error == 0) hal->arena_close(hal->state);
         return -1;
     }
-    server->arena = sg_arena_create(SG_DEVICE_BASE, want);
-    server->door->device.total_bytes = want;
-    if (server->arena != NULL) return 0;
-    hal->arena_close(hal->state);
-    snprintf(why, 256, "out of memory");
-    return -1;
+    server->door->device.total_bytes = server->arena_bytes = want;
+    return 0;
 }
 
 void sg_memory_close(sg_server *server) {
-    if (server->arena == NULL) return;
-    server->hal->arena_close(server->hal->state);
-    sg_arena_destroy(server->arena);
-    server->arena = NULL;
+    if (server->arena_bytes != 0) server->hal->arena_close(server->hal->state);
+    server->arena_bytes = 0;
+}
+
+int sg_memory_begin(sg_session *s) {
+    s->arena = sg_arena_create(SG_DEVICE_BASE, s->server->arena_bytes);
+    return s->arena == NULL ? -ENOMEM : 0;
 }
 
 /* `size`: as the arena rounded it. */
 static void account(sg_session *s, uint64_t size, int gained) {
     sg_count(s, SG_COUNT_LIVE_BYTES, gained ? size : -size);
+    atomic_fetch_add(&s->server->live_bytes, gained ? size : -size);
+}
+
+/* What all sessions of a shared device hold must fit into host memory, but for the one that is resident. */
+static int within_limit(sg_session *s, uint64_t bytes) {
+    sg_server *server = s->server;
+    uint64_t live = atomic_load(&server->live_bytes);
+    if (!sg_device_shared(s) || (live <= server->swap_limit && bytes <= server->swap_limit - live)) return 1;
+    if (s->limit_said++ == 0)
+        fprintf(stderr, "singularity: rank %u: no memory for %llu bytes: the ranks on device %d hold %llu, and together they may hold "
+                        "%llu while they share it; raise --swap-limit, or use more devices\n", s->rank, (unsigned long long)bytes,
+                server->device, (unsigned long long)live, (unsigned long long)server->swap_limit);
+    return 0;
+}
+
+/* The session is pinned, and its arena locked. */
+static int32_t begin_to_live(sg_session *s, const struct sg_arena_block *block, int resident) {
+    const struct sg_hal_table *hal = s->server->hal;
+    if (!resident) return sg_image_zero(s, block->address, block->bytes) == 0 ? 0 : SG_CUDA_OUT_OF_MEMORY;
+    return SG_HAL_HAS(hal, range_live) ? hal->range_live(hal->state, block->address, block->bytes) : 0;
 }
 
 int32_t sg_memory_alloc(sg_session *s, uint64_t bytes, uint64_t *address) {
-    sg_server *server = s->server;
-    const struct sg_hal_table *hal = server->hal;
     struct sg_arena_block block;
     uint64_t wanted;
     int32_t error = SG_CUDA_SUCCESS;
     if (bytes == 0) return SG_CUDA_INVALID_VALUE;
     int given = sg_given(0, &wanted);
-    pthread_mutex_lock(&server->arena_lock);
-    int result = given ? sg_arena_alloc_at(server->arena, *address = wanted, bytes, s->id)
-                       : sg_arena_alloc(server->arena, bytes, SG_ARENA_LOW, s->id, address);
-    if (result == SG_ARENA_OK) sg_arena_find(server->arena, *address, &block);
-    else error = SG_CUDA_OUT_OF_MEMORY;
-    if (error == 0 && SG_HAL_HAS(hal, range_live)) {
-        error = hal->range_live(hal->state, block.address, block.bytes);
-        if (error != 0) sg_arena_free(server->arena, block.address);
+    if (!within_limit(s, bytes)) return SG_CUDA_OUT_OF_MEMORY;
+    int resident = sg_device_pin(s);
+    pthread_mutex_lock(&s->arena_lock);
+    int result = given ? sg_arena_alloc_at(s->arena, *address = wanted, bytes, s->id)
+                       : sg_arena_alloc(s->arena, bytes, SG_ARENA_LOW, s->id, address);
+    if (result == SG_ARENA_OK) {
+        sg_arena_find(s->arena, *address, &block);
+        error = begin_to_live(s, &block, resident);
+        if (error != 0) sg_arena_free(s->arena, block.address);
+    } else {
+        error = SG_CUDA_OUT_OF_MEMORY;
     }
-    pthread_mutex_unlock(&server->arena_lock);
+    pthread_mutex_unlock(&s->arena_lock);
+    sg_device_unpin(s);
     if (error != 0) return error;
     account(s, block.bytes, 1);
     sg_made(*address);
     return SG_CUDA_SUCCESS;
 }
 
-static int find_own(sg_session *s, uint64_t address, struct sg_arena_block *block) {
-    return sg_arena_find(s->server->arena, address, block) == SG_ARENA_OK && block->owner == s->id;
-}
-
-/* The lock is held.  Dead for the device first: nobody may get the range while the device thinks it live. */
-static void free_block(sg_session *s, const struct sg_arena_block *block) {
+/* The arena is locked.  Dead for the device first: nobody may get the range while the device thinks it live. */
+static void free_block(sg_session *s, const struct sg_arena_block *block, int resident) {
     const struct sg_hal_table *hal = s->server->hal;
-    if (SG_HAL_HAS(hal, range_dead)) hal->range_dead(hal->state, block->address, block->bytes);
-    sg_arena_free(s->server->arena, block->address);
+    if (resident && SG_HAL_HAS(hal, range_dead)) hal->range_dead(hal->state, block->address, block->bytes);
+    sg_arena_free(s->arena, block->address);
+    s->image.freed += block->bytes;
     account(s, block->bytes, 0);
 }
 
 int32_t sg_memory_free(sg_session *s, uint64_t address) {
     struct sg_arena_block block;
-    pthread_mutex_lock(&s->server->arena_lock);
-    int good = find_own(s, address, &block) && block.address == address;
-    if (good) free_block(s, &block);
-    pthread_mutex_unlock(&s->server->arena_lock);
+    int resident = sg_device_pin(s);
+    pthread_mutex_lock(&s->arena_lock);
+    int good = sg_arena_find(s->arena, address, &block) == SG_ARENA_OK && block.address == address;
+    if (good) free_block(s, &block, resident);
+    pthread_mutex_unlock(&s->arena_lock);
+    sg_device_unpin(s);
     return good ? SG_CUDA_SUCCESS : SG_CUDA_INVALID_VALUE;
 }
 
 int32_t sg_memory_range(sg_session *s, uint64_t address, uint64_t *base, uint64_t *bytes) {
     struct sg_arena_block block;
-    pthread_mutex_lock(&s->server->arena_lock);
-    int good = find_own(s, address, &block);
-    pthread_mutex_unlock(&s->server->arena_lock);
+    pthread_mutex_lock(&s->arena_lock);
+    int good = sg_arena_find(s->arena, address, &block) == SG_ARENA_OK;
+    pthread_mutex_unlock(&s->arena_lock);
     if (!good) return SG_CUDA_INVALID_VALUE;
     *base = block.address;
     *bytes = block.bytes;
@@ -116,21 +137,18 @@ int32_t sg_memory_owned(sg_session *s, uint64_t address, uint64_t bytes) {
 }
 
 void sg_memory_info(sg_session *s, uint64_t *free_bytes, uint64_t *total_bytes) {
-    pthread_mutex_lock(&s->server->arena_lock);
-    *free_bytes = sg_arena_free_bytes(s->server->arena);
-    *total_bytes = sg_arena_bytes(s->server->arena);
-    pthread_mutex_unlock(&s->server->arena_lock);
+    pthread_mutex_lock(&s->arena_lock);
+    *free_bytes = sg_arena_free_bytes(s->arena);
+    *total_bytes = sg_arena_bytes(s->arena);
+    pthread_mutex_unlock(&s->arena_lock);
 }
 
 void sg_memory_end(sg_session *s) {
     struct sg_arena_block block;
-    pthread_mutex_lock(&s->server->arena_lock);
-    uint64_t at = sg_arena_base(s->server->arena);
-    while (sg_arena_next(s->server->arena, at, &block) == SG_ARENA_OK) {
-        at = block.address + block.bytes;
-        if (block.owner == s->id) free_block(s, &block);
-    }
-    pthread_mutex_unlock(&s->server->arena_lock);
+    int resident = sg_device_resident(s);
+    pthread_mutex_lock(&s->arena_lock);
+    while (sg_arena_next(s->arena, 0, &block) == SG_ARENA_OK) free_block(s, &block, resident);
+    pthread_mutex_unlock(&s->arena_lock);
 }
 
 /* ---- the page-locked window ------------------------------------------------------------------------------- */

@@ -50,6 +50,8 @@ uint64_t sg_handles_at(struct sg_handles *handles, uint32_t kind, uint32_t index
 /* Forgets `handle`; `destroy` is called for each descendant, youngest kinds first. NULL: no such handle. */
 void *sg_handles_take(struct sg_handles *handles, uint32_t kind, uint64_t handle, sg_handle_destroyer destroy,
                       void *argument);
+/* Calls `each` for all handles of one kind, with the table locked. */
+void sg_handles_visit(struct sg_handles *handles, uint32_t kind, void (*each)(void *argument, void *physical), void *argument);
 /* Takes all handles of one kind, destroying them too. */
 void sg_handles_take_kind(struct sg_handles *handles, uint32_t kind, sg_handle_destroyer destroy, void *argument);
 /* Takes everything, in an order in which nothing outlives what it lives in. */

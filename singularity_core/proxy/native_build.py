@@ -34,6 +34,7 @@ sg_server *sg_server_create(const struct sg_server_options *options, char *why);
 int sg_server_run(sg_server *server);
 void sg_server_stop(sg_server *server);
 void sg_server_destroy(sg_server *server);
+int sg_server_hold_all(sg_server *server, int on, uint64_t timeout_ns);
 sg_session *sg_server_session(sg_server *server, uint32_t slot);
 sg_session *sg_server_hold(sg_server *server, uint32_t slot);
 void sg_server_let_go(sg_session *session);
@@ -57,6 +58,29 @@ uint64_t sg_arena_bytes(const sg_arena *arena);
 uint64_t sg_arena_free_bytes(const sg_arena *arena);
 uint64_t sg_arena_largest(const sg_arena *arena);
 int sg_arena_check(const sg_arena *arena);
+
+/* ---- slicer ---- */
+#define SG_SLICER_NOBODY ...
+#define SG_SLICER_HOST_NS ...
+enum { SG_SLICE_PRESENT, SG_SLICE_WANTS, SG_SLICE_WAITS, SG_SLICE_MISSES, SG_SLICE_ENDS, ... };
+enum { SG_SLICE_STAY, SG_SLICE_SWITCH };
+struct sg_slicer {
+    uint32_t state[64];
+    uint64_t since[64];
+    uint64_t pause[64];
+    uint64_t pause_before[64];
+    uint32_t resident, last, held;
+    uint64_t resident_since, switches, swap_ns, wait_ns, quantum_ns;
+    ...;
+};
+struct sg_slice_decision {
+    uint32_t what, to;
+    uint64_t again_ns;
+};
+void sg_slicer_init(struct sg_slicer *slicer, uint64_t wait_ns, uint64_t quantum_ns);
+void sg_slicer_set(struct sg_slicer *slicer, uint32_t slot, uint32_t state, uint64_t now);
+struct sg_slice_decision sg_slicer_decide(const struct sg_slicer *slicer, uint64_t now);
+void sg_slicer_switched(struct sg_slicer *slicer, uint32_t to, uint64_t now, uint64_t cost_ns);
 
 /* ---- replay log ---- */
 struct sg_log;
@@ -82,6 +106,7 @@ PREAMBLE = """
 #include "singularity_core/interceptors/arena.h"
 #include "singularity_core/proxy/replay.h"
 #include "singularity_core/proxy/server.h"
+#include "singularity_core/splicing/slicer.h"
 """
 
 

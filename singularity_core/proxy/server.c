@@ -16,6 +16,8 @@
 #include "session.h"
 
 #define TICK_MS 500
+#define SLICE_WAIT_NS 2000000ull     /* design.md: rule (c) */
+#define SLICE_QUANTUM_NS 10000000000ull /* longer than a step, which must not be cut */
 #define CLAIM_NS 10000000000ull /* a claim that is not finished by then is taken back */
 #define STOP_NS 5000000000ull   /* for sessions to end when the server stops */
 enum { TAG_STOP = 1000, TAG_POKE = 1001 };
@@ -106,6 +108,11 @@ static int open_events(sg_server *server, const struct sg_server_options *option
     return good ? 0 : -1;
 }
 
+static uint64_t half_of_host_memory(void) {
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    return pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page / 2 : UINT64_MAX;
+}
+
 sg_server *sg_server_create(const struct sg_server_options *options, char why[256]) {
     why[0] = 0;
     sg_server *server = calloc(1, sizeof *server);
@@ -116,11 +123,12 @@ sg_server *sg_server_create(const struct sg_server_options *options, char why[25
     server->stop_event = server->poke_event = server->epoll = -1;
     server->barriers = (sg_membarrier(MEMBARRIER_CMD_QUERY) & MEMBARRIER_CMD_GLOBAL_EXPEDITED) != 0;
     for (uint32_t i = 0; i < SG_DOOR_SLOTS; i++) server->slots[i].pidfd = -1;
-    pthread_mutex_init(&server->arena_lock, NULL);
+    sg_residency_open(server, SLICE_WAIT_NS, SLICE_QUANTUM_NS);
     pthread_mutex_init(&server->slots_lock, NULL);
     int good = check_options(options, server, why) == 0 && sg_fault_install() == 0 && make_door(server, why) == 0;
     if (good) {
         server->hal = options->hal;
+        server->swap_limit = options->swap_limit != 0 ? options->swap_limit : half_of_host_memory();
         good = open_events(server, options, why) == 0 && open_driver(server, options, why) == 0 &&
                sg_memory_open(server, options->arena_bytes, why) == 0;
     }
@@ -189,6 +197,9 @@ static int admit(sg_server *server, uint32_t index, char why[96]) {
     }
     uint32_t holder = holder_of(server, rank * SG_WINDOWS_PER_RANK + sub);
     if (holder < SG_DOOR_SLOTS && is_over(&server->slots[holder])) return 1;
+    if (!sg_residency_sliceable(server)) /* who cannot share waits for one that is going */
+        for (uint32_t i = 0; i < SG_DOOR_SLOTS; i++)
+            if (server->slots[i].session != NULL && is_over(&server->slots[i])) return 1;
     if (holder < SG_DOOR_SLOTS) {
         snprintf(why, 96, "rank %u, child %u has a session already (process %u)", rank, sub, server->slots[holder].pid);
         return -1;
@@ -280,7 +291,10 @@ static void look_at(sg_server *server, uint32_t index) {
         if (s == NULL) return;
     }
     if (state == SG_SLOT_CLOSING && atomic_load(&s->ending) == SG_GOES_ON) sg_session_end(s, SG_DRAINS, SG_DEAD_CLOSED);
-    if (atomic_load(&s->faulted) && atomic_load(&s->ending) != SG_ABORTS) sg_worker_wake_all(s);
+    if (atomic_load(&s->faulted) && atomic_load(&s->ending) != SG_ABORTS) {
+        sg_worker_wake_all(s);
+        sg_residency_stir(s);
+    }
     if (atomic_load(&s->ending) != SG_GOES_ON && !slot->burying) slot->burying = sg_session_bury(s) == 0;
     if (atomic_load(&s->ended)) finish_session(server, index);
 }
@@ -330,6 +344,7 @@ static int turn(sg_server *server, int timeout_ms) {
         else claimant_died(server, tag);
     }
     for (uint32_t i = 0; i < SG_DOOR_SLOTS; i++) look_at(server, i);
+    sg_residency_tick(server);
     return !stop;
 }
 
@@ -418,7 +433,7 @@ void sg_server_destroy(sg_server *server) {
     if (server->poke_event >= 0) close(server->poke_event);
     if (server->epoll >= 0) close(server->epoll);
     /* The library stays loaded: drivers keep threads and exit handlers of their own. */
-    pthread_mutex_destroy(&server->arena_lock);
+    sg_residency_close(server);
     pthread_mutex_destroy(&server->slots_lock);
     free(server);
 }

@@ -28,7 +28,9 @@ struct sg_answer {           /* filled by the handler; sent only when the reques
 /* Returns a CUresult.  Without a reply slot, a failure becomes the session's async_error. */
 typedef int32_t (*sg_handler)(sg_session *session, const struct sg_request *request, struct sg_answer *answer);
 
-enum { SG_OP_BLOCKS = 1, SG_OP_NO_CONTEXT = 2 /* does not need the thread's context made current */ };
+enum { SG_OP_BLOCKS = 1, SG_OP_NO_CONTEXT = 2 /* does not need the thread's context made current */,
+       SG_OP_TOUCHES = 4 /* needs residency (splicing/residency.h); those that block enter and leave themselves */,
+       SG_OP_WAITS = 8   /* blocks until device work is done */ };
 struct sg_op { const char *name; sg_handler handler; uint32_t flags; };
 extern const struct sg_op sg_ops[];     /* generated; index = message op */
 extern const uint32_t sg_op_count;
@@ -39,6 +41,7 @@ int sg_driver_load(struct sg_driver **out, void *dlopen_handle, char why[256]);
 const struct sg_driver *sg_session_driver(sg_session *session);
 const struct sg_hal_table *sg_session_hal(sg_session *session);
 int32_t sg_session_device(sg_session *session); /* CUdevice that this proxy serves */
+int sg_session_sliceable(sg_session *session);  /* whether ranks can share its device (then its HAL has gates) */
 /* The whole virtual handle of the context that the request's thread had current; 0: none (or stale). */
 uint64_t sg_session_context(sg_session *session, const struct sg_request *request);
 /* Whether the handler now running replays the log (no rank waits, no bulk data comes). */
@@ -111,6 +114,9 @@ sg_server *sg_server_create(const struct sg_server_options *options, char why[25
 int sg_server_run(sg_server *server);   /* returns after sg_server_stop; 0 or -errno */
 void sg_server_stop(sg_server *server); /* async-signal-safe; any thread, until destroy is called */
 void sg_server_destroy(sg_server *server);
+/* The cut: no session takes another message, no session comes to the device or leaves it.  0 once that is so, -ETIMEDOUT
+ * when some handler still runs after `timeout_ns` (the request stands).  on 0: all go on. */
+int sg_server_hold_all(sg_server *server, int on, uint64_t timeout_ns);
 /* The session behind a door slot, kept from ending until it is let go; NULL: none, or it ends already.
  * Any thread, also while run() runs. */
 sg_session *sg_server_hold(sg_server *server, uint32_t slot);

@@ -18,6 +18,7 @@ static _Atomic uint64_t last_id;
 const struct sg_driver *sg_session_driver(sg_session *s) { return s->server->driver; }
 const struct sg_hal_table *sg_session_hal(sg_session *s) { return s->server->hal; }
 int32_t sg_session_device(sg_session *s) { return s->server->device; }
+int sg_session_sliceable(sg_session *s) { return sg_residency_sliceable(s->server); }
 void **sg_session_state(sg_session *s) { return &s->state; }
 int sg_session_replaying(sg_session *s) { return atomic_load(&s->replaying) != 0; }
 
@@ -160,6 +161,8 @@ static void release(sg_session *s) {
     if (s->pinned_file >= 0) close(s->pinned_file);
     remove_file(s, "session");
     remove_file(s, "pinned");
+    sg_arena_destroy(s->arena);
+    s->arena = NULL;
     sg_handles_close(&s->handles);
     sg_log_free(s->log);
     s->log = NULL;
@@ -183,13 +186,17 @@ sg_session *sg_session_create(sg_server *server, uint32_t slot, uint32_t rank, u
     pthread_mutex_init(&s->bulk, NULL);
     pthread_mutex_init(&s->log_lock, NULL);
     pthread_mutex_init(&s->pinned_lock, NULL);
+    pthread_mutex_init(&s->arena_lock, NULL);
     pthread_cond_init(&s->changed, NULL);
     int error = sg_handles_open(&s->handles);
     if (error == 0) error = (s->log = sg_log_new()) == NULL ? -ENOMEM : 0;
+    if (error == 0) error = sg_memory_begin(s);
     if (error == 0) error = map_files(s);
+    if (error == 0) error = sg_residency_join(s, why);
     if (error == 0) error = sg_worker_start(s);
     if (error == 0) return s;
-    snprintf(why, 96, error == -EEXIST ? "rank %u's page-locked window is in use (%s)" : "rank %u: no session: %s", rank,
+    sg_residency_leave(s);
+    if (why[0] == 0) snprintf(why, 96, error == -EEXIST ? "rank %u's page-locked window is in use (%s)" : "rank %u: no session: %s", rank,
              strerror(-error));
     release(s);
     sg_session_free(s);
@@ -203,6 +210,7 @@ void sg_session_end(sg_session *s, uint32_t how, uint32_t why_dead) {
     while (before < how && !atomic_compare_exchange_weak(&s->ending, &before, how)) continue;
     sg_worker_wake_all(s);
     sg_bulk_wake(s);
+    sg_residency_stir(s);
     sg_server_poke(s->server);
 }
 
@@ -248,6 +256,7 @@ static void await_threads(sg_session *s) {
         if (aborted == 0) {
             aborted = now;
             announce_death(s);
+            sg_residency_discard(s);
         }
         sg_worker_wake_all(s);
         if (!forced && now - aborted > GRACE_NS) {
@@ -264,14 +273,20 @@ static void *undertaker(void *argument) {
     sg_session *s = argument;
     sg_server *server = s->server;
     server->base.context_set(server->context);
-    if (atomic_load(&s->ending) == SG_ABORTS) announce_death(s);
+    if (atomic_load(&s->ending) == SG_ABORTS) {
+        announce_death(s);
+        sg_residency_discard(s); /* before a host function is let go: what follows it might be another's memory by now */
+    }
     sg_calls_session_quit(s);
     await_threads(s);
     announce_death(s);
+    sg_residency_ends(s);
+    sg_residency_discard(s);
+    server->base.context_set(server->context);
     sg_handles_take_all(&s->handles, destroy, s);
     sg_calls_session_end(s);
     server->base.context_set(server->context);
-    sg_memory_end(s);
+    sg_residency_leave(s);
     release(s);
     server->base.context_set(NULL);
     atomic_store(&s->ended, 1);
@@ -300,6 +315,7 @@ void sg_session_free(sg_session *s) {
         munmap(s->base, SG_SESSION_BYTES);
     }
     pthread_cond_destroy(&s->changed);
+    pthread_mutex_destroy(&s->arena_lock);
     pthread_mutex_destroy(&s->pinned_lock);
     pthread_mutex_destroy(&s->log_lock);
     pthread_mutex_destroy(&s->bulk);

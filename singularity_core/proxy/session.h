@@ -6,6 +6,8 @@
 #include <stdatomic.h>
 
 #include "../interceptors/arena.h"
+#include "../splicing/residency.h"
+#include "../splicing/swapper.h"
 #include "../transport/ring.h"
 #include "handles.h"
 #include "replay.h"
@@ -13,7 +15,7 @@
 
 /* CUresult values that the machinery itself returns or recognises (public: cuda.h). */
 enum { SG_CUDA_SUCCESS = 0, SG_CUDA_INVALID_VALUE = 1, SG_CUDA_OUT_OF_MEMORY = 2, SG_CUDA_CONTEXT_DESTROYED = 709,
-       SG_CUDA_INVALID_HANDLE = 400, SG_CUDA_NOT_SUPPORTED = 801, SG_CUDA_UNKNOWN = 999 };
+       SG_CUDA_INVALID_HANDLE = 400, SG_CUDA_NOT_READY = 600, SG_CUDA_NOT_SUPPORTED = 801, SG_CUDA_UNKNOWN = 999 };
 
 /* The few driver calls that the machinery needs itself; everything else is the generated dispatch's. */
 struct sg_base_driver {
@@ -61,6 +63,11 @@ struct sg_session {
     struct sg_handles handles;
     struct sg_log *log;
     pthread_mutex_t log_lock;
+    struct sg_turn turn;
+    sg_arena *arena; /* over the whole arena of the device: its own addresses, its own out-of-memory point */
+    pthread_mutex_t arena_lock;
+    struct sg_image image;
+    int limit_said;
     sg_arena *committed; /* what of the page-locked window is mapped */
     pthread_mutex_t pinned_lock;
     void *state; /* the handlers' */
@@ -97,8 +104,9 @@ struct sg_server {
     void *context; /* the device's primary context: for what belongs to no session */
     char directory[3840];
     struct sg_door *door;
-    sg_arena *arena;
-    pthread_mutex_t arena_lock;
+    uint64_t arena_bytes, swap_limit;
+    _Atomic uint64_t live_bytes; /* of all sessions */
+    struct sg_residency residency;
     int stop_event, poke_event, epoll;
     _Atomic uint32_t stopping;
     int barriers; /* the kernel has membarrier for all processes */
@@ -114,6 +122,8 @@ struct sg_server {
 };
 #define SG_HAL_HAS(table, member) \
     ((table)->struct_size >= offsetof(struct sg_hal_table, member) + sizeof((table)->member) && (table)->member != NULL)
+
+_Static_assert(SG_DOOR_SLOTS == SG_SLICER_SLOTS, "a session is known to the slicer by its slot");
 
 /* session.c */
 sg_session *sg_session_create(sg_server *server, uint32_t slot, uint32_t rank, uint32_t sub, char why[96]);
@@ -131,11 +141,15 @@ int sg_worker_start(sg_session *session); /* 0 or -errno */
 /* Runs one request as the current worker, with its context made current.  `answer->payload` must be set. */
 int32_t sg_worker_execute(struct sg_worker *worker, const struct sg_request *request, struct sg_answer *answer);
 void sg_worker_wake_all(sg_session *session);
+/* For who is no worker and wants no message to run: 1: the lead was vacant and is the caller's now. */
+int sg_lead_take(sg_session *session);
+void sg_lead_give(sg_session *session);
 
 /* memory.c */
 int sg_memory_open(sg_server *server, uint64_t bytes, char why[256]);
 void sg_memory_close(sg_server *server);
-void sg_memory_end(sg_session *session); /* frees what the session holds */
+int sg_memory_begin(sg_session *session); /* 0 or -ENOMEM */
+void sg_memory_end(sg_session *session);  /* frees what the session holds */
 int sg_pinned_open(sg_session *session);
 void sg_pinned_end(sg_session *session);
 

@@ -76,11 +76,21 @@ static int take_lead(sg_session *s) {
     return 1;
 }
 
-static void give_lead(sg_session *s) {
+static void vacate(sg_session *s) {
     sg_ring_offer_room(s->page, atomic_load(&s->head));
     s->sleeps += s->sleeps == UINT32_MAX ? 2 : 1;
     atomic_store(&s->page->sleeping, s->sleeps);
     atomic_store(&s->lead, SG_LEAD_VACANT);
+}
+
+/* The slicer waits for the lead, or for idleness. */
+static void tell_slicer(sg_session *s) {
+    if (atomic_load(&s->turn.attention) != 0) sg_residency_stir(s);
+}
+
+static void give_lead(sg_session *s) {
+    vacate(s);
+    tell_slicer(s);
 }
 
 /* As above, with nothing left to do.  What a rank has posted lightly, before it could see `sleeping`, is visible
@@ -91,6 +101,15 @@ static void rest(sg_session *s) {
 }
 
 void sg_worker_wake_all(sg_session *s) { sg_ring_bell(s->page, INT_MAX); }
+
+int sg_lead_take(sg_session *s) { return take_lead(s); }
+
+void sg_lead_give(sg_session *s) {
+    vacate(s);
+    if (s->server->barriers) sg_membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED);
+    if (atomic_load(&s->ending) != SG_GOES_ON) sg_ring_bell(s->page, INT_MAX);
+    else if (ring_ready(s)) sg_ring_bell(s->page, 1);
+}
 
 /* Sleeps until there is work and the lead is vacant: 1, with the lead; 0: the session is over. */
 static int await_lead(sg_session *s) {
@@ -116,6 +135,7 @@ static int lend_lead(sg_session *s, int alone) {
     if (atomic_load(&s->idle) == 0 && start_thread(s) != 0) return 0;
     if (alone) {
         atomic_store(&s->lead, SG_LEAD_ON_OFFER);
+        tell_slicer(s);
         if (atomic_load(&s->wanted) == 0) return 1;
         atomic_store(&s->wanted, 0);
     } else {
@@ -144,14 +164,37 @@ static int serve(struct sg_worker *w) {
         violation(s, request.op >= sg_op_count ? "unknown call" : "reply slot out of range");
         return 0;
     }
+    uint32_t flags = sg_ops[request.op].flags;
+    if (flags & SG_OP_WAITS) atomic_fetch_add(&s->turn.waiting, 1); /* known before the lead is given up */
     /* Only a call that its thread waits for may be overtaken; others keep the ring's order. */
-    int lent = (sg_ops[request.op].flags & SG_OP_BLOCKS) && replies && lend_lead(s, message->flags & SG_MESSAGE_ALONE);
-    int32_t result = sg_worker_execute(w, &request, &answer);
+    int lent = (flags & SG_OP_BLOCKS) && replies && lend_lead(s, message->flags & SG_MESSAGE_ALONE);
+    int32_t result;
+    if ((flags & SG_OP_BLOCKS) && !lent && sg_device_shared(s)) {
+        violation(s, "a call that blocks, and no thread to wait in"); /* others would wait for it, too */
+        result = SG_CUDA_UNKNOWN;
+    } else {
+        result = sg_worker_execute(w, &request, &answer);
+    }
+    if (flags & SG_OP_WAITS) atomic_fetch_sub(&s->turn.waiting, 1);
+    if (result == SG_CUDA_NOT_READY) atomic_store_explicit(&s->turn.polled, 1, memory_order_relaxed);
     int leads = !lent || take_lead(s); /* before the reply: else its reader would wake a follower in vain */
     if (result != SG_CUDA_SUCCESS && (!replies || sg_sticky((uint32_t)result))) note_error(s, result);
     /* an aborted call has no result worth having: its thread learns that the session is dead */
     if (replies && atomic_load(&s->ending) != SG_ABORTS) send_reply(s, request.reply, call, result, &answer);
     return leads;
+}
+
+/* The next message while the session shares its device: as sg_ring_take, but none that may not run now. */
+static int take_in_turn(struct sg_worker *w, uint64_t *head) {
+    sg_session *s = w->session;
+    struct sg_message *message = (struct sg_message *)w->message;
+    uint32_t op;
+    if (!sg_ring_peek(s->ring, *head, &op)) return 0;
+    int touches = op < sg_op_count && (sg_ops[op].flags & SG_OP_TOUCHES) != 0;
+    if (!sg_leader_turn(s, touches)) return 0;
+    int got = sg_ring_take(s->page, s->ring, head, message);
+    int touched = got > 0 && message->op < sg_op_count && (sg_ops[message->op].flags & SG_OP_TOUCHES) != 0;
+    return touched && !touches ? -1 : got; /* it was another call when it was looked at */
 }
 
 /* Until the lead is gone or the session ends. */
@@ -161,7 +204,9 @@ static void drain(struct sg_worker *w) {
     uint64_t head = atomic_load(&s->head), offered = head, messages = 0;
     int leads = 1;
     while (leads) {
-        int got = sg_ring_take(s->page, s->ring, &head, (struct sg_message *)w->message);
+        uint32_t attention = atomic_load_explicit(&s->turn.attention, memory_order_relaxed);
+        int got = attention == 0 ? sg_ring_take(s->page, s->ring, &head, (struct sg_message *)w->message)
+                                 : take_in_turn(w, &head);
         uint32_t ending = atomic_load_explicit(&s->ending, memory_order_acquire);
         if (atomic_load_explicit(&s->faulted, memory_order_relaxed)) {
             violation(s, "it truncated a shared file");
@@ -172,13 +217,15 @@ static void drain(struct sg_worker *w) {
             atomic_store_explicit(&s->head, head, memory_order_release);
             messages++;
             leads = serve(w);
+            if (attention != 0 && leads) atomic_store(&s->turn.touching, 0);
             if (leads) head = atomic_load_explicit(&s->head, memory_order_acquire); /* lent, it may have moved */
             if (leads && head - offered > OFFER_ROOM_EVERY) sg_ring_offer_room(s->page, offered = head);
             patience = (struct sg_patience){0};
         } else if (got < 0) {
             violation(s, "malformed message");
             break;
-        } else if (ending == SG_DRAINS || !sg_patience_left(&patience)) {
+        } else if (ending == SG_DRAINS || (attention & (SG_ATTEND_HOLD | SG_ATTEND_PAUSE)) != 0 ||
+                   !sg_patience_left(&patience)) {
             break;
         }
     }

@@ -101,6 +101,19 @@ static inline int sg_ring_ready(uint8_t *ring, uint64_t head) {
     return atomic_load(&sg_ring_at(ring, head)->seq) == head + 1;
 }
 
+/* The call of the next message, without taking it: a hint, which the rank can still change.  0: there is none. */
+static inline int sg_ring_peek(uint8_t *ring, uint64_t head, uint32_t *op) {
+    struct sg_message *shared = sg_ring_at(ring, head);
+    if (atomic_load_explicit(&shared->seq, memory_order_acquire) != head + 1) return 0;
+    *op = __atomic_load_n(&shared->op, __ATOMIC_RELAXED);
+    if (*op != SG_OP_PAD) return 1;
+    head += SG_RING_LINES - head % SG_RING_LINES;
+    shared = sg_ring_at(ring, head);
+    if (atomic_load_explicit(&shared->seq, memory_order_acquire) != head + 1) return 0;
+    *op = __atomic_load_n(&shared->op, __ATOMIC_RELAXED);
+    return 1;
+}
+
 /* Copies the next message into `copy` (SG_MAX_MESSAGE_LINES lines, 64-byte aligned) and frees its lines.
  * 1: a message; 0: none; -1: the rank broke the protocol.  PADs are skipped. */
 static inline int sg_ring_take(struct sg_session_page *page, uint8_t *ring, uint64_t *head, struct sg_message *copy) {

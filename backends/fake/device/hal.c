@@ -222,6 +222,16 @@ static int32_t copy_to_device(void *state, uint64_t device, const void *host, ui
     return (int32_t)sgf_guarded_copy((void *)(uintptr_t)device, host, bytes);
 }
 
+static int32_t discard(void *state)
+{
+    struct sgf_thread *thread = sgf_thread();
+    struct CUctx_st *context = thread->depth == 0 ? NULL : thread->stack[thread->depth - 1];
+    if (!sgf_valid(SGF_CONTEXT, context) || context->device != state)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    sgf_context_fail(context, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    return CUDA_SUCCESS;
+}
+
 /* The table of device `ordinal` (as cuDeviceGet counts), or NULL: no such device, or it cannot be initialised. */
 SGF_EXPORT const struct sg_hal_table *sgf_hal_table(int ordinal);
 SGF_EXPORT int32_t sg_hal_open_table(int32_t ordinal, const struct sg_hal_table **table);
@@ -236,7 +246,7 @@ SGF_EXPORT const struct sg_hal_table *sgf_hal_table(int ordinal)
         .arena_limit = arena_limit, .range_live = range_live, .range_dead = range_dead, .host_register = host_register,
         .host_unregister = host_unregister, .digest = digest, .quiesce = quiesce,
         .copy_to_host = copy_to_host, .copy_to_device = copy_to_device, .gate_make = sgf_gate_make, .gate_wait = sgf_gate_wait,
-        .gate_open = sgf_gate_open, .gate_drop = sgf_gate_drop, .settle = sgf_settle,
+        .gate_open = sgf_gate_open, .gate_drop = sgf_gate_drop, .settle = sgf_settle, .discard = discard,
     };
     pthread_mutex_unlock(&d->lock);
     return &d->hal;
