@@ -1,43 +1,37 @@
-"""``singularity-ctl``: what is installed, and whether this machine can run jobs."""
+"""``singularity-ctl``: jobs, what is installed, and whether this machine can run jobs."""
 
 from __future__ import annotations
 
-import json
-import os
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from .. import __version__
 from ..hal.registry import BackendDescription, list_backends
-
-SCHEMA_VERSION = 1
-"""Of the JSON that --json prints; grows when a field changes its meaning or goes."""
-
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON with a schema_version.")
+from .control import guarded, verbs
+from .display import json_option, print_json, print_table
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="singularity-ctl")
 def cli() -> None:
-    """Look at what is installed, and at whether jobs can run here."""
+    """Look at jobs and control them; look at what is installed, and at whether jobs can run here."""
 
 
 @cli.command()
-@_json_option
+@json_option
 def backends(as_json: bool) -> None:
     """List the backends, and why those that cannot be used cannot."""
     found = list_backends()
     if as_json:
-        _print_json({"backends": [_backend_record(description) for description in found]})
+        print_json({"backends": [_backend_record(description) for description in found]})
         return
     rows = [
         (d.name, d.availability.state.value, str(d.device_count), d.summary or d.availability.reason)
         for d in found
     ]
-    _print_table(("backend", "state", "devices", "summary"), rows)
+    print_table(("backend", "state", "devices", "summary"), rows)
     for description in found:
         reason = description.availability
         if not reason.available:
@@ -59,7 +53,7 @@ def _backend_record(description: BackendDescription) -> dict[str, Any]:
 
 
 @cli.command()
-@_json_option
+@json_option
 def doctor(as_json: bool) -> None:
     """Check what this machine must offer.  Exit code 1 when something required is missing."""
     from .doctor import Verdict, examine
@@ -67,7 +61,7 @@ def doctor(as_json: bool) -> None:
     findings = examine()
     healthy = all(finding.verdict is not Verdict.FAILED for finding in findings)
     if as_json:
-        _print_json(
+        print_json(
             {
                 "healthy": healthy,
                 "checks": [
@@ -77,37 +71,20 @@ def doctor(as_json: bool) -> None:
             }
         )
     else:
-        _print_table(("check", "verdict", "detail"), [(f.check, f.verdict.value, f.detail) for f in findings])
+        print_table(("check", "verdict", "detail"), [(f.check, f.verdict.value, f.detail) for f in findings])
         for finding in findings:
             if finding.verdict is not Verdict.OK and finding.remedy:
                 click.echo(f"{finding.check}: {finding.remedy}", err=True)
     sys.exit(0 if healthy else 1)
 
 
-def _print_json(content: dict[str, Any]) -> None:
-    click.echo(json.dumps({"schema_version": SCHEMA_VERSION, **content}, indent=2))
-
-
-def _print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on a terminal; tab-separated lines, for other programs, elsewhere."""
-    if not sys.stdout.isatty():
-        for row in rows:
-            click.echo("\t".join(row))
-        return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    colours = {"ok": "green", "available": "green", "warning": "yellow", "failed": "red", "broken": "red"}
-    table = Table(*header, box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(*(Text(cell, style=colours.get(cell, "")) for cell in row))
-    Console(no_color="NO_COLOR" in os.environ).print(table)
+for _verb in verbs():
+    cli.add_command(_verb)
 
 
 def main() -> None:
     """The console script."""
-    cli.main(prog_name="singularity-ctl")
+    guarded(lambda: cli.main(prog_name="singularity-ctl"))
 
 
 if __name__ == "__main__":

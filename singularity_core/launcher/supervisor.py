@@ -7,7 +7,8 @@ the wake-up descriptor.  What happens:
   than a dead rank, because a rank that loses its proxy dies of that;
 * on a failure or a signal the ranks get a polite signal, then the grace period, then SIGKILL;
 * whatever the outcome, in the end no descendant is left (this process is a subreaper, so orphans are
-  descendants too), and no file in the job's directory.
+  descendants too), and no file in the job's directory;
+* the job's agent is served in the same loop, between events of the job.
 """
 
 from __future__ import annotations
@@ -22,14 +23,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..barrier.interface import Cut
+from .agent import Agent
+from .agent_messages import JobStatus
 from .door import Dead, mark_dead
 from .errors import LaunchError
 from .guardian import Guardian
 from .job_directory import JobDirectory
 from .output import Relay
+from .pausing import Pausing
 from .processes import Ending, die_with_parent, kill_all, live_descendants
 from .report import Failure, describe_failure, say
 from .settings import JobSettings, proxy_environment, rank_environment, visible_devices
+from .status import describe_job, log_paths
 
 _PROXY_START_SECONDS = 120.0
 _PROXY_STOP_SECONDS = 10.0
@@ -50,8 +56,11 @@ class Member:
     relays: list[Relay]
     errors: Relay
     """The one of `relays` that carries stderr."""
+    started: float
+    """On the monotonic clock, as `ended`."""
     ready: bool = False
     ending: Ending | None = field(default=None)
+    ended: float | None = None
 
 
 class Supervisor:
@@ -65,7 +74,9 @@ class Supervisor:
         *,
         common_environment: Mapping[str, str],
         backend_environment: Mapping[str, str],
+        make_cut: Callable[[JobSettings, JobDirectory], Cut] | None = None,
     ) -> None:
+        """`make_cut`: makes what can pause the job, once all proxies serve and all ranks are started."""
         self._settings = settings
         self._directory = directory
         self._guardian = guardian
@@ -79,6 +90,21 @@ class Supervisor:
         self._wakeup = -1
         # also those that no rank is placed on: a rank may open any ordinal that it sees
         self._devices = sorted(set(visible_devices(settings.device_of_rank, settings.devices)))
+        self._started = time.monotonic()
+        self._make_cut = make_cut if settings.proxied else None
+        if not settings.proxied:
+            why_not = "its ranks hold the devices themselves (--no-proxy)"
+        else:
+            why_not = "it is still starting" if make_cut is not None else "nothing here can stop its ranks"
+        self._pausing = Pausing(why_not)
+        self._phase = "starting"
+        self._agent = Agent(
+            directory.path,
+            self._selector,
+            self._pausing,
+            status=self._status,
+            logs=lambda: log_paths(settings, directory),
+        )
 
     def run(self) -> int:
         """Runs the job to its end; returns the launcher's exit code.  Leaves no process of the job."""
@@ -106,10 +132,24 @@ class Supervisor:
         for rank in range(self._settings.ranks):
             if not self._stopping:
                 self._start_rank(rank)
+        self._phase = ""
+        if self._make_cut is not None:
+            self._pausing.enable(self._make_cut(self._settings, self._directory))
         while not self._stopping and self._running(self._ranks):
             self._turn(None)
 
     # ---- state -------------------------------------------------------------------------------------
+
+    def _status(self) -> JobStatus:
+        return describe_job(
+            self._settings,
+            self._directory,
+            self._members,
+            self._pausing,
+            phase=self._phase,
+            started=self._started,
+            now=time.monotonic(),
+        )
 
     @property
     def _ranks(self) -> list[Member]:
@@ -134,6 +174,13 @@ class Supervisor:
         if self._signals:
             return 128 + self._signals[0]
         return 0
+
+    def _why_it_ends(self) -> str:
+        if self._failure is not None:
+            return f"the job ends: {self._failure.label} {self._failure.ending}"
+        if self._signals:
+            return f"the job ends: the launcher got {signal.Signals(self._signals[0]).name}"
+        return "the job has ended"
 
     # ---- starting ------------------------------------------------------------------------------------
 
@@ -203,8 +250,9 @@ class Supervisor:
             ) from error
         self._guardian.know(process.pid)
         member = Member(
-            label, tell is not None, index, process, os.pidfd_open(process.pid), relays, relays[0]
-        )
+            label, tell is not None, index, process, os.pidfd_open(process.pid), relays, relays[0],
+            time.monotonic(),
+        )  # fmt: skip
         self._members.append(member)
         for relay in relays:
             relay.close_writing()
@@ -228,6 +276,9 @@ class Supervisor:
     def _turn(self, timeout: float | None) -> None:
         """Waits for events once, and handles all that have happened."""
         ended: list[Member] = []
+        due = self._agent.next_tick()
+        if due is not None:
+            timeout = due if timeout is None else min(timeout, due)
         for key, _ in self._selector.select(timeout):
             if isinstance(key.data, Member):
                 ended.append(key.data)
@@ -238,10 +289,12 @@ class Supervisor:
         for member in sorted(ended, key=lambda m: (not m.proxy, m.index)):
             self._ended(member)
         self._reap_orphans()
+        self._agent.tick()
 
     def _ended(self, member: Member) -> None:
         returncode = member.process.wait()
         member.ending = Ending(returncode)
+        member.ended = time.monotonic()
         self._selector.unregister(member.pidfd)
         os.close(member.pidfd)
         for relay in member.relays:
@@ -310,6 +363,8 @@ class Supervisor:
 
     def _clean_up(self) -> None:
         self._ending = True
+        self._phase = "ending"
+        self._agent.job_ends(self._why_it_ends())
         self._stop(
             self._ranks, self._signals[0] if self._signals else signal.SIGTERM, self._settings.grace_seconds
         )
@@ -320,6 +375,7 @@ class Supervisor:
             self._reap_orphans()
             time.sleep(0.01)
         self._reap_orphans()
+        self._agent.close()
         self._selector.close()
 
     def _stop(self, members: list[Member], number: int, grace: float) -> None:

@@ -52,6 +52,7 @@ class Launcher:
         self.mark = str(folder)
         self.started: list[subprocess.Popen[str]] = []
         self.jobs_before = self.jobs()
+        self.program = [sys.executable, "-P", "-m", "singularity_core.launcher.run"]
 
     @staticmethod
     def jobs() -> set[Path]:
@@ -79,7 +80,7 @@ class Launcher:
         self, chosen: list[str], arguments: tuple[str, ...], environment: dict[str, str], stdin: IO[str]
     ) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", "singularity_core.launcher.run", *chosen, *arguments],
+            [*self.program, *chosen, *arguments],
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -41,11 +42,13 @@ while True:
 SMALL = {"SINGULARITY_FAKE_MEMORY": "256M"}
 
 
-def start_ranks(launcher: Launcher, count: int, *arguments: str, **environment: str):  # type: ignore[no-untyped-def]
+def start_ranks(
+    launcher: Launcher, count: int, argument: str, *options: str, **environment: str
+) -> subprocess.Popen[str]:
     """Starts ranks that hold memory on their devices, and waits until they do."""
     script = launcher.script(OPEN_DEVICE + AND_STAY)
     process = launcher.start(
-        "--nproc-per-node", str(count), "--grace-seconds", "1", script, *arguments,
+        "--nproc-per-node", str(count), "--grace-seconds", "1", *options, script, argument,
         backend="fake", **SMALL, **environment,
     )  # fmt: skip
     ups = [launcher.folder / f"up-{rank}" for rank in range(count)]
@@ -103,14 +106,14 @@ def test_killed_proxy_is_the_root_cause(launcher: Launcher, argument: str) -> No
 
 def test_killed_launcher_takes_proxies_along(launcher: Launcher) -> None:
     """SIGKILL of the launcher ends proxies and ranks, and removes doors and sessions."""
-    process = start_ranks(launcher, 1)
+    process = start_ranks(launcher, 1, "idle")
     process.kill()
     wait_for(lambda: not launcher.leftovers(), "the guardian's work")
 
 
 def test_everything_killed_at_once(launcher: Launcher) -> None:
     """When launcher, proxy and rank are killed together, the guardian removes the rest."""
-    process = start_ranks(launcher, 1)
+    process = start_ranks(launcher, 1, "idle")
     victims = [process.pid, proxy_pid(launcher, 0), *launcher.ranks()]
     for pid in victims:
         os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,51 @@
+"""What drives a cut, as the launcher's agent sees it; `coordinator` is the one that looks at the proxies'
+clocks."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+class CutState(enum.Enum):
+    """How far a cut is."""
+
+    OPEN = "open"
+    """Nobody is held, and nobody is asked to be: before `begin`, and once everything is released."""
+    ACQUIRING = "acquiring"
+    """Asked for; ranks still move towards it."""
+    ACQUIRED = "acquired"
+    """All ranks stand at one consistent point, and their devices are idle."""
+    RELEASING = "releasing"
+    """Let go; some proxies have not taken note yet."""
+    FAILED = "failed"
+    """It cannot be acquired (the job is deadlocked, or a proxy does not answer); `waiting` says why.  Still
+    has to be released."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One look at a cut."""
+
+    state: CutState
+    reached: int = 0
+    """Ranks that stand at the cut."""
+    waiting: list[str] = field(default_factory=list)
+    """The diagnosis, for people: one line for each rank that has not reached it: its last call, and who or
+    what it waits for."""
+
+
+class Cut(Protocol):
+    """Stops all ranks of a job at one consistent point.  One thread calls it; no call blocks."""
+
+    def begin(self, timeout: float) -> None:
+        """Asks all ranks to stop.  `timeout`: seconds that the caller will wait; the caller watches the
+        time itself, and calls `release` when it is over."""
+
+    def poll(self) -> Progress:
+        """Looks, and does the coordinator's part of the work; called every few milliseconds while the cut is
+        acquired or released."""
+
+    def release(self) -> None:
+        """Lets everybody go on, however far the cut was.  Over when `poll` says `CutState.OPEN`."""

@@ -1,0 +1,222 @@
+"""The verbs of singularity-ctl about running jobs.  Exit codes: 0 done, 1 failed or timed out, 2 usage."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import click
+import msgspec
+
+from .agent_client import ANSWER_SECONDS, JobGoneError, ask, find_job, find_jobs
+from .agent_messages import (
+    LONGEST_PAUSE,
+    ContinueRequest,
+    Counters,
+    Done,
+    JobStatus,
+    LogPaths,
+    LogsRequest,
+    PauseRequest,
+    RankStatus,
+    StatusRequest,
+)
+from .display import json_option, print_json, print_table
+from .errors import LaunchError
+from .log_reading import LogReader
+
+_RANK_HEADER = ("rank", "dev", "pid", "state", "busy", "queued", "share", "switches", "swapped", "live",
+                "launches")  # fmt: skip
+_job_argument = click.argument("job", required=False)
+
+
+def verbs() -> list[click.Command]:
+    """All of them."""
+    return [status, pause, resume, logs]
+
+
+@click.command()
+@_job_argument
+@json_option
+@click.option(
+    "--watch", type=click.FloatRange(0.1), metavar="SECONDS", help="Again and again, until it ends."
+)
+def status(job: str | None, as_json: bool, watch: float | None) -> None:
+    """Show what JOB (default: all of yours) does: ranks, proxies, and what each used so far."""
+    shown = _show(job, as_json, compact=watch is not None)
+    while watch is not None and shown:
+        time.sleep(watch)
+        try:
+            shown = _show(job, as_json, compact=True)
+        except JobGoneError:
+            return
+
+
+def _show(job: str | None, as_json: bool, *, compact: bool) -> int:
+    """Prints once; returns how many jobs there are."""
+    found = [found.status for found in ([find_job(job)] if job is not None else find_jobs())]
+    if as_json:
+        print_json({"jobs": [_record(one) for one in found]}, indent=None if compact else 2)
+        return len(found)
+    if not found:
+        raise JobGoneError("No job of yours runs here.")
+    if compact and sys.stdout.isatty():
+        click.clear()
+    for one in found:
+        _print_job(one)
+    return len(found)
+
+
+def _record(job: JobStatus) -> dict[str, Any]:
+    record: dict[str, Any] = msgspec.to_builtins(job)
+    del record["kind"], record["schema_version"]  # of the agent's protocol, not of this
+    return record
+
+
+def _print_job(job: JobStatus) -> None:
+    print_table(
+        ("job", "id", "state", "backend", "ranks", "running for"),
+        [(job.job, job.run_id, job.state, job.backend, str(len(job.ranks)), f"{job.elapsed_seconds:.0f} s")],
+        kind="job",
+    )
+    print_table(_RANK_HEADER, [_rank_row(rank) for rank in job.ranks], kind="rank")
+    if job.proxies:
+        rows = [
+            (str(p.device), str(p.pid), p.state, _size(p.arena_bytes), str(p.sessions)) for p in job.proxies
+        ]
+        print_table(("device", "proxy", "state", "arena", "sessions"), rows, kind="proxy")
+    for line in job.waiting:
+        print_table(("waits",), [(line,)], kind="waits")
+
+
+def _rank_row(rank: RankStatus) -> tuple[str, ...]:
+    known = rank.counters is not None
+    used = rank.counters or Counters()
+    fraction = f"{rank.device_fraction:.1%}" if rank.device_fraction is not None else "-"
+    numbers = (
+        _seconds(used.device_ns), _seconds(used.queue_ns), fraction, str(used.switches),
+        _size(used.swapped_bytes), _size(used.live_bytes), str(used.launches),
+    )  # fmt: skip
+    device = "-" if rank.device is None else str(rank.device)
+    pid = "-" if rank.pid is None else str(rank.pid)
+    return (str(rank.rank), device, pid, rank.state, *(numbers if known else ("-",) * len(numbers)))
+
+
+def _seconds(nanoseconds: int) -> str:
+    return f"{nanoseconds / 1e9:.1f}s"
+
+
+def _size(number: int | None) -> str:
+    if number is None:
+        return "-"
+    size, unit = float(number), "B"
+    for larger in "KMGTPE":
+        if size < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{size:.1f}{unit}" if unit != "B" else f"{number}B"
+
+
+@click.command()
+@_job_argument
+@json_option
+@click.option("--timeout", type=click.FloatRange(0, LONGEST_PAUSE, min_open=True), default=60.0,
+              show_default=True, metavar="SECONDS",
+              help="Then everything is released, and the job goes on.")  # fmt: skip
+def pause(job: str | None, as_json: bool, timeout: float) -> None:
+    """Stop all ranks of JOB (default: the only one) at one consistent point.
+
+    Exit code 1 when that does not work in time: then it says which rank did not stop, and what it waits
+    for."""
+    found = find_job(job)
+    try:
+        done = ask(found.path, PauseRequest(timeout=timeout), Done, seconds=timeout + ANSWER_SECONDS)
+    except KeyboardInterrupt:
+        click.echo(
+            f"the job may still be paused; `singularity-ctl continue {found.status.job}` undoes it", err=True
+        )
+        sys.exit(130)
+    _finish(found.status.job, done, as_json)
+
+
+@click.command(name="continue")
+@_job_argument
+@json_option
+def resume(job: str | None, as_json: bool) -> None:
+    """Let the ranks of JOB (default: the only one) go on; ends a pause that is under way."""
+    found = find_job(job)
+    _finish(found.status.job, ask(found.path, ContinueRequest(), Done, seconds=60.0), as_json)
+
+
+def _finish(job: str, done: Done, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {"job": job, "ok": done.ok, "state": done.state, "message": done.message, "waiting": done.waiting}
+        )
+    else:
+        click.echo(f"{job}: {done.message}", err=not done.ok)
+        for line in done.waiting:
+            click.echo(f"  {line}", err=True)
+    sys.exit(0 if done.ok else 1)
+
+
+@click.command()
+@_job_argument
+@json_option
+@click.option("--rank", type=click.IntRange(0), help="Only this one.")
+@click.option("--follow", "-f", is_flag=True, help="Go on until the job ends.")
+@click.option("--lines", "-n", type=click.IntRange(0), default=20, show_default=True, help="Of each file.")
+def logs(job: str | None, as_json: bool, rank: int | None, follow: bool, lines: int) -> None:
+    """Print the last lines that the ranks of JOB (default: the only one) wrote, or with --json where they
+    are."""
+    found = find_job(job)
+    paths = ask(found.path, LogsRequest(), LogPaths)
+    chosen = [one for one in paths.ranks if rank is None or one.rank == rank]
+    if not chosen:
+        raise click.UsageError(f"--rank {rank}: the job has ranks 0 to {len(paths.ranks) - 1}")
+    if as_json:
+        print_json({"job": paths.job, "ranks": [msgspec.to_builtins(one) for one in chosen]})
+        return
+    readers = [
+        LogReader(f"[rank{one.rank} {stream}] ", path)
+        for one in chosen
+        for stream, path in (("stdout", one.stdout), ("stderr", one.stderr))
+    ]
+    for reader in readers:
+        _echo(reader.tail(lines) + ([] if follow else reader.rest()))
+    while follow:
+        alive = _answers(found.path)
+        for reader in readers:
+            _echo(reader.more())
+        if not alive:
+            for reader in readers:
+                _echo(reader.rest())
+            return
+        time.sleep(0.2)
+
+
+def _answers(path: Any) -> bool:
+    try:
+        ask(path, StatusRequest(), JobStatus)
+    except JobGoneError:
+        return False
+    return True
+
+
+def _echo(lines: list[bytes]) -> None:
+    for line in lines:
+        sys.stdout.buffer.write(line + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def guarded(main: Callable[[], None]) -> None:
+    """Runs `main`; what cannot be done is told on stderr and becomes the exit code."""
+    try:
+        main()
+    except LaunchError as error:
+        click.echo(f"singularity-ctl: {error.cause}", err=True)
+        if error.remedy:
+            click.echo(f"  {error.remedy}", err=True)
+        sys.exit(error.exit_code)

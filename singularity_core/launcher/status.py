@@ -1,0 +1,97 @@
+"""What ``singularity-ctl status`` is told: the launcher's processes, and what the proxies count."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from .agent_messages import JobStatus, LogPaths, ProxyStatus, RankLogs, RankStatus, Refusal
+from .job_directory import JobDirectory
+from .pausing import Pausing
+from .sessions import SessionFacts, read_arena_bytes, read_sessions, sum_counters
+from .settings import JobSettings
+
+if TYPE_CHECKING:
+    from .supervisor import Member
+
+
+def describe_job(
+    settings: JobSettings,
+    directory: JobDirectory,
+    members: Sequence[Member],
+    pausing: Pausing,
+    *,
+    phase: str,
+    started: float,
+    now: float,
+) -> JobStatus:
+    """The job at this moment.  `phase` is what it is called while it is not up and running; `started` and
+    `now` are of one monotonic clock."""
+    proxies = {member.index: member for member in members if member.proxy}
+    ranks = {member.index: member for member in members if not member.proxy}
+    facts = {device: read_sessions(directory.path / f"device-{device}") for device in proxies}
+    return JobStatus(
+        job=directory.job,
+        run_id=settings.run_id,
+        backend=settings.backend,
+        launcher_pid=os.getpid(),
+        state=phase or pausing.state.value,
+        elapsed_seconds=now - started,
+        reached=pausing.progress.reached,
+        waiting=pausing.progress.waiting,
+        ranks=[
+            _rank(rank, settings, ranks.get(rank), [f for found in facts.values() for f in found], now)
+            for rank in range(settings.ranks)
+        ],
+        proxies=[
+            ProxyStatus(
+                device=device,
+                pid=member.process.pid,
+                state=_state(member, idle="starting" if not member.ready else "running"),
+                arena_bytes=read_arena_bytes(directory.path / f"device-{device}"),
+                sessions=len(facts[device]),
+            )
+            for device, member in sorted(proxies.items())
+        ],
+    )
+
+
+def _rank(
+    rank: int, settings: JobSettings, member: Member | None, sessions: list[SessionFacts], now: float
+) -> RankStatus:
+    counters = sum_counters([session.counters for session in sessions if session.rank == rank])
+    lived = 0.0 if member is None else (member.ended or now) - member.started
+    return RankStatus(
+        rank=rank,
+        device=settings.device_of_rank[rank] if settings.proxied else None,
+        pid=None if member is None else member.process.pid,
+        state="starting" if member is None else _state(member, idle="running"),
+        counters=counters,
+        device_fraction=counters.device_ns / 1e9 / lived if counters is not None and lived > 0 else None,
+    )
+
+
+def _state(member: Member, *, idle: str) -> str:
+    return idle if member.ending is None else str(member.ending)
+
+
+def log_paths(settings: JobSettings, directory: JobDirectory) -> LogPaths | Refusal:
+    """Where the ranks' output is kept."""
+    if settings.log_dir is None:
+        return Refusal(
+            cause=f"Job {directory.job} keeps no logs.",
+            remedy="Start it with --log-dir DIR (or SINGULARITY_RUN_LOG_DIR).",
+        )
+    base = settings.log_dir.absolute()
+    return LogPaths(
+        job=directory.job,
+        ranks=[
+            RankLogs(
+                rank=rank,
+                stdout=str(base / str(rank) / "stdout.log"),
+                stderr=str(base / str(rank) / "stderr.log"),
+            )
+            for rank in range(settings.ranks)
+        ],
+    )
