@@ -21,6 +21,9 @@ enum sg_dtype { SG_I8 = 0, SG_U8 = 1, SG_I32 = 2, SG_U32 = 3, SG_I64 = 4, SG_U64
 enum sg_reduction { SG_SUM = 0, SG_PROD = 1, SG_MAX = 2, SG_MIN = 3, SG_AVG = 4, SG_PREMUL_SUM = 5 };
 enum sg_operation_kind { SG_ALL_REDUCE = 1, SG_REDUCE, SG_BROADCAST, SG_ALL_GATHER, SG_REDUCE_SCATTER, SG_ALL_TO_ALL, SG_GATHER,
                          SG_SCATTER, SG_SEND, SG_RECV };
+/* What went wrong, by NCCL's numbers (ncclResult_t). */
+enum sg_failure { SG_FAIL_NONE = 0, SG_FAIL_DEVICE = 1, SG_FAIL_SYSTEM = 2, SG_FAIL_INTERNAL = 3, SG_FAIL_ARGUMENT = 4,
+                  SG_FAIL_USAGE = 5, SG_FAIL_REMOTE = 6 };
 
 struct sg_operation {
     uint32_t kind, dtype, reduction, peer; /* peer: root, or the other side of send and receive */
