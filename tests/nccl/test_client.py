@@ -1,4 +1,5 @@
-"""The NCCL client by itself: checks, groups, and what it sends.  Each case of the C programs says what it pins."""
+"""The NCCL client by itself: checks, groups, and what it sends.  Each case of the C programs says what it
+pins."""
 
 from __future__ import annotations
 

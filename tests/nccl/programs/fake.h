@@ -18,7 +18,7 @@
         fprintf(stderr, "%s:%d: %s gave %d, not %s: %s\n", __FILE__, __LINE__, #call, (int)got_, #expected, ncclGetLastError(NULL)); exit(1); } } while (0)
 #define OK(call) IS(ncclSuccess, call)
 
-struct message { uint32_t op, bytes; uint64_t context; bool waits; uint8_t payload[]; };
+struct message { uint32_t op, bytes; uint64_t context; bool waits; _Alignas(8) uint8_t payload[]; };
 
 struct fake {
     int32_t enter, stream, call_status; /* what these return */
