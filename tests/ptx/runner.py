@@ -5,6 +5,8 @@ per block.
 from __future__ import annotations
 
 import ctypes
+import glob
+import site
 import subprocess
 import tempfile
 from pathlib import Path
@@ -14,8 +16,6 @@ import numpy as np
 from singularity_backend_fake.ptx.compiler import compile_kernel
 from singularity_backend_fake.ptx.parser import parse
 from singularity_backend_fake.ptx.syntax import Module
-
-from singularity_core.hal.cuda_wheels import header_directory, nvrtc_library
 
 ROOT = Path(__file__).parents[2]
 PRINT = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64)
@@ -57,12 +57,13 @@ class Fault(Exception):  # noqa: N818 (what CUDA calls it)
 
 def nvrtc(source: str, *options: str) -> str:
     """CUDA C -> PTX with the vendor's compiler."""
-    path = nvrtc_library()
-    assert path is not None, "nvidia-cuda-nvrtc is not installed: pip install '.[examples]'"
-    library = ctypes.CDLL(str(path))
+    packages = site.getsitepackages()[0]
+    library = ctypes.CDLL(glob.glob(packages + "/nvidia/cu13/lib/libnvrtc.so.13")[0])
     program = ctypes.c_void_p()
     library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None)
-    words = [o.encode() for o in ("--gpu-architecture=compute_120", f"-I{header_directory()}", *options)]
+    words = [
+        o.encode() for o in ("--gpu-architecture=compute_120", f"-I{packages}/nvidia/cu13/include", *options)
+    ]
     failed = library.nvrtcCompileProgram(program, len(words), (ctypes.c_char_p * len(words))(*words))
     size = ctypes.c_size_t()
     get_size, get = (
@@ -107,6 +108,7 @@ class Kernel:
                 "-o",
                 str(library),
                 str(Path(__file__).parent / "harness.c"),
+                str(ROOT / "backends/fake/device/second_look.c"),
                 str(obj),
                 "-lm",
             ],

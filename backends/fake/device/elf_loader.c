@@ -1,6 +1,7 @@
 /* Loads the relocatable objects that ptx-compile writes: places sections, resolves an allow-list, relocates, and
  * makes the code read-only executable.  Anything unexpected is refused; nothing in an object is trusted to be in range. */
 #include "device.h"
+#include "kernel_abi.h"
 
 #include <elf.h>
 #include <errno.h>
@@ -38,7 +39,7 @@ static const struct { const char *name; void *address; } allowed[] = {
     S(memcpy), S(memset), S(memmove), S(exp), S(expf), S(exp2), S(exp2f), S(log), S(logf), S(log2), S(log2f), S(sin), S(sinf),
     S(cos), S(cosf), S(tanh), S(tanhf), S(fma), S(fmaf), S(fmod), S(fmodf), S(sqrt), S(sqrtf), S(floor), S(floorf), S(ceil),
     S(ceilf), S(trunc), S(truncf), S(rint), S(rintf), S(nearbyint), S(nearbyintf), S(roundeven), S(roundevenf), S(round),
-    S(roundf), S(pow), S(powf), S(fmin), S(fminf), S(fmax), S(fmaxf), S(ldexp), S(ldexpf), S(copysign), S(copysignf), S(exp10),
+    S(roundf), S(sgf_rt_look), S(sgf_rt_look_at_lanes), S(pow), S(powf), S(fmin), S(fminf), S(fmax), S(fmaxf), S(ldexp), S(ldexpf), S(copysign), S(copysignf), S(exp10),
     S(exp10f), S(tan), S(tanf), S(erf), S(erff), S(fabs), S(fabsf), S(__extendhfsf2), S(__truncsfhf2), S(__truncdfhf2),
 };
 

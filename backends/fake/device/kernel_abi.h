@@ -27,7 +27,7 @@
 
 #include <stdint.h>
 
-#define SGF_KERNEL_ABI 1u
+#define SGF_KERNEL_ABI 2u
 
 enum { SGF_READ = 0, SGF_WRITE = 1, SGF_ATOMIC = 2 };
 enum { SGF_FAULT_ADDRESS = 700, SGF_FAULT_MISALIGNED = 716, SGF_FAULT_ASSERT = 710, SGF_FAULT_TRAP = 719,
@@ -61,6 +61,24 @@ struct sgf_env {                 /* one per block in flight; offsets are fixed: 
     uint32_t smid;               /* 156 */
     void *device;                /* 160: the device's own */
 };
+
+/* ---- what objects call ----------------------------------------------------------------------------
+ * A failed check ends in one of these: they look at each lane in `mask`, and return when all is well after all.
+ * Lane i accesses `offset` bytes after base + i * stride, or after bases[i]; with SGF_ACCESS_NARROW the sum before the
+ * offset is one of 32 bits, extended by its sign.  `access` says what is accessed there, and how many such accesses
+ * follow it, equally far apart. */
+#define SGF_ACCESS_BYTES 0xffull
+#define SGF_ACCESS_KIND_SHIFT 8u /* SGF_READ... */
+#define SGF_ACCESS_SPACE 0xc00ull
+#define SGF_ACCESS_GLOBAL 0ull
+#define SGF_ACCESS_SHARED 0x400ull
+#define SGF_ACCESS_LOCAL 0x800ull
+#define SGF_ACCESS_NARROW 0x1000ull
+#define SGF_ACCESS_MORE_SHIFT 16u  /* 8 bits: how many follow */
+#define SGF_ACCESS_STEP_SHIFT 24u  /* 8 bits: their distance, in accesses */
+#define SGF_ACCESS_LOCAL_SHIFT 32u /* bytes of local memory that a thread has */
+void sgf_rt_look(struct sgf_env *env, uint64_t base, uint32_t mask, int64_t stride, int64_t offset, uint64_t access);
+void sgf_rt_look_at_lanes(struct sgf_env *env, const uint64_t *bases, uint32_t mask, int64_t offset, uint64_t access);
 
 /* ---- the compiler as a service ------------------------------------------------------------------
  * `$SINGULARITY_FAKE_PTX_COMPILE` (default: python3 -P -m singularity_backend_fake.ptx) `--serve`, spoken to over its

@@ -14,7 +14,7 @@ import tempfile
 from functools import lru_cache
 from pathlib import Path
 
-KERNEL_ABI = 1  # SGF_KERNEL_ABI of backends/fake/device/kernel_abi.h
+KERNEL_ABI = 2  # SGF_KERNEL_ABI of backends/fake/device/kernel_abi.h
 
 
 class CacheError(Exception):

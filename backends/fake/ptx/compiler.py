@@ -22,6 +22,7 @@ from . import (
 )
 from .errors import NOT_FOUND, PtxError
 from .frame import Frame
+from .graph import most_live
 from .linear import Linear
 from .lower import lower
 from .prelude import ATTRIBUTES, helpers
@@ -55,6 +56,7 @@ WARP_OPS = {
     "elect",
     "movmatrix",
 }
+MANY_LIVE = 32  # values at a time: twice as many registers are needed for 32 lanes
 sys.setrecursionlimit(20_000)
 
 
@@ -90,10 +92,12 @@ def uses_lanes(module: Module, kernel: Function) -> bool:
     return False
 
 
-def choose_width(block: tuple[int, int, int], lanes: bool) -> int:
-    """Lanes per vector: 32 as in hardware, unless fewer keep %tid.x linear or waste less."""
+def choose_width(block: tuple[int, int, int], lanes: bool, live: int) -> int:
+    """Lanes per vector: 32 as in hardware, unless fewer keep %tid.x linear, waste less or spare registers."""
     if lanes:
         return 32
+    if live > MANY_LIVE and block[0] % 16 == 0:
+        return 16
     threads = block[0] * block[1] * block[2]
     total = 1
     while total < threads and total < 32:
@@ -121,7 +125,7 @@ def generate(module: Module, name: str, block: tuple[int, int, int], width: int 
     threads = block[0] * block[1] * block[2]
     flow.uses_fibers = needs_fibers(flow, threads)
     lanes = flow.uses_fibers or uses_lanes(module, kernel)
-    layout = Layout(width or choose_width(block, lanes), block)
+    layout = Layout(width or choose_width(block, lanes, most_live(flow)), block)
     if not flow.uses_fibers:
         cut_barriers(flow)
     graph = to_ssa(flow)

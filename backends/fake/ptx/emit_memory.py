@@ -14,7 +14,7 @@ def local_lanes(e: Emitter) -> str:
     key = ("local lanes", "i64", True)
     if key not in e.cache:
         w = e.W
-        first = e.op(f"mul i32 {e.op('load i32, ptr %w.slot')}, {w}")
+        first = e.op(f"mul i32 {e.warp_number()}, {w}")
         thread = e.op(
             f"add <{w} x i64> {e.splat(e.op(f'zext i32 {first} to i64'), 'i64')}, {e.iota('i64', 1)}"
         )
@@ -35,14 +35,21 @@ def scalar_pointer(e: Emitter, ins: Ins, space: str, extra: int = 0) -> str:
 
 
 def vector_pointers(e: Emitter, ins: Ins, space: str, extra: int) -> str:
+    """The lanes' addresses.  What all lanes share is in the scalar base, and for linear addresses the rest is
+    a constant: so processors gather and scatter with 32-bit indices, twice as many lanes at a time."""
     w = e.W
-    at = address(e, ins.src[0], space, True)
-    if space == "local":
-        at = e.op(f"add <{w} x i64> {at}, {local_lanes(e)}")
-    offset = ins.offsets[0] + extra
-    if offset:
-        at = e.op(f"add <{w} x i64> {at}, splat (i64 {offset})")
-    return e.op(f"getelementptr i8, ptr {base_pointer(space)}, <{w} x i64> {at}")
+    source, offset = ins.src[0], ins.offsets[0] + extra
+    stride = e.shape(source)
+    if space == "local" or stride is None:
+        lanes = address(e, source, space, True)
+        if space == "local":
+            lanes = e.op(f"add <{w} x i64> {lanes}, {local_lanes(e)}")
+        base = base_pointer(space)
+        if offset:
+            base = e.op(f"getelementptr i8, ptr {base}, i64 {offset}")
+    else:
+        base, lanes = scalar_pointer(e, ins, space, extra), e.iota("i64", stride)
+    return e.op(f"getelementptr i8, ptr {base}, <{w} x i64> {lanes}")
 
 
 def contiguous(e: Emitter, ins: Ins, access: Access) -> bool:

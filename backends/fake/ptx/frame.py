@@ -20,6 +20,16 @@ from .shapes import Layout, Shapes, reloads
 from .values import BITS
 
 DONE = 0x7FFFFFFF
+ENVIRONMENT = {  # fields of struct sgf_env (kernel_abi.h): LLVM type and offset
+    "lo": ("i64", 0),
+    "hi": ("i64", 8),
+    "shared": ("ptr", 16),
+    "shared.bytes": ("i64", 24),
+    "local": ("ptr", 32),
+    "local.stride": ("i64", 40),
+    "spill": ("ptr", 48),
+    "globals": ("ptr", 56),
+}
 
 
 class Frame(Emitter):
@@ -79,7 +89,8 @@ class Frame(Emitter):
         if self.fibers:
             arguments = "ptr %env, ptr readonly %params, i32 %warp"
         text = [f"define void @{symbol}({arguments}) #0 {{", "entry:"]
-        return "\n".join([*text, *self.masks_allocas(), *self.head, *first, *body, *last, "}"])
+        rest = "\n".join([*first, *body, *last, "}"])
+        return "\n".join([*text, *self.masks_allocas(), *self.head, *self.environment(rest), rest])
 
     def masks_allocas(self) -> list[str]:
         w = self.W
@@ -93,22 +104,6 @@ class Frame(Emitter):
     def prologue(self) -> None:
         """Everything before block 0, which is entered once per warp and phase."""
         w = self.W
-        for name, kind, offset in (
-            ("lo", "i64", 0),
-            ("hi", "i64", 8),
-            ("shared", "ptr", 16),
-            ("shared.bytes", "i64", 24),
-            ("local", "ptr", 32),
-            ("local.stride", "i64", 40),
-            ("spill", "ptr", 48),
-            ("globals", "ptr", 56),
-        ):
-            self.put(f"%{name}.at = getelementptr i8, ptr %env, i64 {offset}")
-            self.put(f"%{name} = load {kind}, ptr %{name}.at, !invariant.load !0")
-        self.put('%mem = call ptr asm "", "=r,0"(ptr null)')
-        self.put("%span = sub i64 %hi, %lo")
-        self.put("%span.places = add i64 %span, 1")
-        self.put("%shared.places = add i64 %shared.bytes, 1")
         for b in self.linear.order:
             if self.linear.owns(b):
                 self.put(f"store <{w} x i1> zeroinitializer, ptr %m{b}")
@@ -127,16 +122,39 @@ class Frame(Emitter):
             self.put(f"store <{w} x i1> {self.initial_mask()}, ptr %region.mask")
         self.put("br label %b0")
 
+    def environment(self, body: str) -> list[str]:
+        """What the text that follows uses of struct sgf_env: loaded once, and only where it is needed, since
+        every line costs compile time."""
+        found: list[str] = []
+        places = {"span": ("hi", "lo"), "span.places": ("span",), "shared.places": ("shared.bytes",)}
+        needed = {name for name in (*ENVIRONMENT, *places, "mem") if f"%{name}" in body}
+        for name, sources in reversed(places.items()):
+            if name in needed:
+                needed.update(sources)
+        for name, (kind, offset) in ENVIRONMENT.items():
+            if name in needed:
+                found.append(f"  %{name}.at = getelementptr i8, ptr %env, i64 {offset}")
+                found.append(f"  %{name} = load {kind}, ptr %{name}.at, !invariant.load !0")
+        if "mem" in needed:
+            found.append('  %mem = call ptr asm "", "=r,0"(ptr null)')
+        if "span" in needed:
+            found.append("  %span = sub i64 %hi, %lo")
+        if "span.places" in needed:
+            found.append("  %span.places = add i64 %span, 1")
+        if "shared.places" in needed:
+            found.append("  %shared.places = add i64 %shared.bytes, 1")
+        return found
+
     def initial_mask(self) -> str:
         """The lanes of this warp that are threads of the block."""
         w = self.W
-        first = self.op(f"mul i32 {self.op('load i32, ptr %w.slot')}, {w}")
+        first = self.op(f"mul i32 {self.warp_number()}, {w}")
         lanes = self.splat(first, "i32")
         lanes = self.op(f"add <{w} x i32> {lanes}, {self.iota('i32', 1)}")
         return self.op(f"icmp ult <{w} x i32> {lanes}, splat (i32 {self.layout.threads})")
 
     def record_pointer(self, offset: int, phase_offset: bool = False) -> str:
-        name = self.op(f"mul i32 {self.op('load i32, ptr %w.slot')}, {self.record}")
+        name = self.op(f"mul i32 {self.warp_number()}, {self.record}")
         name = self.op(f"zext i32 {name} to i64")
         if phase_offset and self.shapes.dispatch_diverges:
             odd = self.op("load i64, ptr %write.half")
@@ -180,7 +198,10 @@ class Frame(Emitter):
 
     def advance(self, again: str, done: str) -> None:
         """The next warp, or `done`."""
-        now = self.op("load i32, ptr %w.slot")
+        if self.layout.warps == 1:
+            self.put(f"br label %{done}")
+            return
+        now = self.warp_number()
         following = self.op(f"add i32 {now}, 1")
         self.put(f"store i32 {following}, ptr %w.slot")
         more = self.op(f"icmp ult i32 {following}, {self.layout.warps}")
@@ -231,7 +252,7 @@ class Frame(Emitter):
             self.put(f"br label %{self.target(step.ways[to])}")
 
     def read_pointer(self, offset: int) -> str:
-        name = self.op(f"mul i32 {self.op('load i32, ptr %w.slot')}, {self.record}")
+        name = self.op(f"mul i32 {self.warp_number()}, {self.record}")
         name = self.op(f"zext i32 {name} to i64")
         if self.shapes.dispatch_diverges:
             name = self.op(f"add i64 {name}, {self.op('load i64, ptr %read.half')}")

@@ -306,6 +306,28 @@ def liveness(flow: Flow) -> list[int]:
     return live
 
 
+def most_live(flow: Flow) -> int:
+    """How many values are live at once, at most."""
+    live = liveness(flow)
+    most = 0
+    for block in flow.blocks:
+        now = 0
+        for target in block.term.targets:
+            now |= live[target]
+        count = now.bit_count()
+        for ins in reversed(block.ins):
+            for d in ins.dst:
+                if d >= 0 and now >> d & 1:
+                    now ^= 1 << d
+                    count -= 1
+            for s in ins.src:
+                if isinstance(s, int) and s >= 0 and not now >> s & 1:
+                    now |= 1 << s
+                    count += 1
+            most = max(most, count)
+    return most
+
+
 def bits(mask: int) -> list[int]:
     found = []
     while mask:

@@ -4,7 +4,7 @@ A check is one unsigned comparison: the distance from the start of the space, ro
 log2(alignment), so that misaligned addresses become huge, against the number of places where the range fits.
 Accesses of a block that share an address register are checked once, as one range: all lanes in a block run
 all of its instructions, so one that would fault later in the block may as well fault now.  A failed check
-only means a second look (prelude.py).
+only means a second look (second_look.c).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from .flow import Block, Ins, Source
 from .syntax import TYPE_SIZE, Imm
 
 READ, WRITE, ATOMIC = 0, 1, 2
+SHARED_SPACE, LOCAL_SPACE, NARROW = 0x400, 0x800, 0x1000  # SGF_ACCESS_* of kernel_abi.h
 SPACES = ("global", "shared", "local", "param", "const")
 ORDERINGS = {"weak", "volatile", "relaxed", "acquire", "release", "mmio"}
 SCOPES = {"cta", "gpu", "sys", "cluster"}
@@ -127,13 +128,20 @@ def rotated(e: Emitter, value: str, align: int, vector: bool) -> str:
     return e.op(f"call {t} @llvm.fshr.{suffix}({t} {value}, {t} {value}, {t} {amount})")
 
 
+def is_narrow(e: Emitter, source: Source, space: str) -> bool:
+    """Whether an address is held in 32 bits."""
+    return (
+        space in ("shared", "local") and isinstance(source, int) and e.home.get(source, ("i64",))[0] == "i32"
+    )
+
+
 def address(e: Emitter, source: Source, space: str, vector: bool) -> str:
     """The register part of an address as i64.
 
     32-bit addresses of shared and local memory are sign-extended: valid ones are below 2^31, and so base +
     offset and base + lane * stride come out right where the base alone wrapped below zero.
     """
-    if space in ("shared", "local") and isinstance(source, int) and e.home.get(source, ("i64",))[0] == "i32":
+    if is_narrow(e, source, space):
         name = e.value(source, "i32", vector)
         key = (("sext", source), "i64", vector)
         if key not in e.cache:
@@ -191,11 +199,7 @@ def check_range(
     good, bad = e.new_label("ok"), e.new_label("look")
     e.put(f"br i1 {ok}, label %{good}, label %{bad}, !prof !1")
     e.label(bad)
-    if stride:
-        slow_lanes(e, space, addresses_slot(e, source, space), members)
-    else:
-        for offset, size, kind in members:
-            slow_one(e, space, e.op(f"add i64 {base}, {offset}"), size, kind)
+    look_linear(e, space, source, base, stride, members)
     e.put(f"br label %{good}")
     e.label(good)
 
@@ -210,46 +214,52 @@ def proven_shared(e: Emitter, source: Source, first: int, span: int, align: int)
     return fact.tz >= align.bit_length() - 1 and fact.stride % align == 0 and first % align == 0
 
 
-def addresses_slot(e: Emitter, source: Source, space: str) -> str:
-    """Stores the lanes' addresses to memory, for the slow look."""
-    saved = dict(e.cache)
-    lanes = address(e, source, space, True)
-    e.cache = saved
+def access_words(e: Emitter, space: str, members: list[tuple[int, int, int]]) -> list[tuple[int, int]]:
+    """(offset, SGF_ACCESS_* word of kernel_abi.h) for runs of members that are equally far apart."""
+    where = {"global": 0, "shared": SHARED_SPACE}.get(space, LOCAL_SPACE | e.flow.local_bytes << 32)
+    found: list[tuple[int, int]] = []
+    at = 0
+    while at < len(members):
+        offset, size, kind = members[at]
+        step = members[at + 1][0] - offset if at + 1 < len(members) else 0
+        if step <= 0 or step % size or step >= 256 * size:
+            step = 0
+        count = 1
+        while (
+            step
+            and count < 256
+            and members[at + count : at + count + 1] == [(offset + count * step, size, kind)]
+        ):
+            count += 1
+        step = step // size if count > 1 else 0
+        found.append((offset, where | size | kind << 8 | (count - 1) << 16 | step << 24))
+        at += count
+    return found
+
+
+def look_linear(
+    e: Emitter, space: str, source: Source, base: str, stride: int, members: list[tuple[int, int, int]]
+) -> None:
+    """The second look at accesses whose address is uniform or linear; `base` is lane 0's."""
+    e.declared["sgf_rt_look"] = "declare void @sgf_rt_look(ptr, i64, i32, i64, i64, i64) #1"
+    narrow = NARROW if stride and is_narrow(e, source, space) else 0
+    bits = e.mask_bits() if stride else "1"
+    for offset, word in access_words(e, space, members):
+        e.put(
+            f"call void @sgf_rt_look(ptr %env, i64 {base}, i32 {bits}, i64 {stride}, i64 {offset}, "
+            f"i64 {word | narrow})"
+        )
+
+
+def look_at_lanes(e: Emitter, space: str, lanes: str, members: list[tuple[int, int, int]]) -> None:
     slot = "%lanes.slot"
     if not any(line.startswith(f"  {slot} =") for line in e.head):
         e.alloca(slot, f"<{e.W} x i64>")
     e.put(f"store <{e.W} x i64> {lanes}, ptr {slot}")
-    return slot
-
-
-def slow_lanes(e: Emitter, space: str, slot: str, members: list[tuple[int, int, int]]) -> None:
+    e.declared["sgf_rt_look_at_lanes"] = "declare void @sgf_rt_look_at_lanes(ptr, ptr, i32, i64, i64) #1"
     bits = e.mask_bits()
-    for offset, size, kind in members:
-        if space == "global":
-            e.helpers["sg.check.lanes"] = ""
-            e.put(
-                f"call void @sg.check.lanes(ptr %env, ptr {slot}, i32 {bits}, i64 {offset}, i32 {size}, "
-                f"i32 {kind}, i32 {size})"
-            )
-        else:
-            e.helpers["sg.limit.lanes"] = ""
-            e.put(
-                f"call void @sg.limit.lanes(ptr %env, ptr {slot}, i32 {bits}, i64 {offset}, "
-                f"i64 {size_of(e, space)}, i32 {size}, i32 {size})"
-            )
-
-
-def size_of(e: Emitter, space: str) -> str:
-    return "%shared.bytes" if space == "shared" else str(e.flow.local_bytes)
-
-
-def slow_one(e: Emitter, space: str, at: str, size: int, kind: int) -> None:
-    if space == "global":
-        e.helpers["sg.check"] = ""
-        e.put(f"call void @sg.check(ptr %env, i64 {at}, i32 {size}, i32 {kind}, i32 {size})")
-    else:
-        e.helpers["sg.limit"] = ""
-        e.put(f"call void @sg.limit(ptr %env, i64 {at}, i64 {size_of(e, space)}, i32 {size}, i32 {size})")
+    for offset, word in access_words(e, space, members):
+        e.put(f"call void @sgf_rt_look_at_lanes(ptr %env, ptr {slot}, i32 {bits}, i64 {offset}, i64 {word})")
 
 
 def check_vector(
@@ -274,6 +284,6 @@ def check_vector(
     good, bad = e.new_label("ok"), e.new_label("look")
     e.put(f"br i1 {any_bad}, label %{bad}, label %{good}, !prof !2")
     e.label(bad)
-    slow_lanes(e, space, addresses_slot(e, source, space), members)
+    look_at_lanes(e, space, lanes, members)
     e.put(f"br label %{good}")
     e.label(good)

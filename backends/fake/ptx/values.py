@@ -343,6 +343,10 @@ class Values:
         slot = self.op(f"getelementptr i8, ptr %env, i64 {offset}")
         return self.op(f"load {kind}, ptr {slot}, !invariant.load !0")
 
+    def warp_number(self) -> str:
+        """The number of this warp (of `W` lanes) in its block, as an i32."""
+        return "0" if self.layout.warps == 1 else self.op("load i32, ptr %w.slot")
+
     def special(self, name: str, kind: str, vector: bool) -> str:
         key = ("%" + name, kind, vector)
         found = self.cache.get(key)
@@ -374,7 +378,7 @@ class Values:
         if head == "laneid":
             return "0", "i32", False
         if head == "warpid":
-            first = self.op("load i32, ptr %w.slot")
+            first = self.warp_number()
             return self.op(f"udiv i32 {self.op(f'mul i32 {first}, {self.W}')}, 32"), "i32", False
         if head == "nwarpid":
             return str(-(-self.layout.threads // 32)), "i32", False
@@ -424,7 +428,7 @@ class Values:
         below = 1
         for i in range(axis):
             below *= layout.block[i]
-        first = self.op(f"mul i32 {self.op('load i32, ptr %w.slot')}, {self.W}")
+        first = self.op(f"mul i32 {self.warp_number()}, {self.W}")
         above = layout.threads // (below * size)
         if fact.stride is not None:
             name = self.op(f"udiv i32 {first}, {below}") if below > 1 else first
