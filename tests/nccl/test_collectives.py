@@ -1,0 +1,31 @@
+"""Collectives among real ranks: libnccl.so.2, the device proxies, the in-memory device; against numpy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ..multirank.jobs import run_job
+
+PROGRAM = Path(__file__).parent / "ranks" / "program.py"
+
+
+def passed(folder: Path, *cases: str, ranks: int, devices: int) -> None:
+    """Runs the cases, one after the other, in one job; each rank must say that each has passed."""
+    stdout, _ = run_job(PROGRAM, str(folder), *cases, ranks=ranks, devices=devices)
+    for case in cases:
+        assert stdout.count(f"{case} passed") == ranks
+
+
+@pytest.mark.parametrize(("ranks", "devices"), [(4, 2), (3, 1), (2, 2)])
+def test_reductions_and_movements(tmp_path: Path, ranks: int, devices: int) -> None:
+    """Every collective of every type and operator equals numpy's result, whatever shares a device."""
+    passed(tmp_path, "every_reduction", "every_movement", "large_operations", ranks=ranks, devices=devices)
+
+
+@pytest.mark.parametrize(("ranks", "devices"), [(4, 2), (4, 4), (2, 1)])
+def test_groups_creations_streams_threads(tmp_path: Path, ranks: int, devices: int) -> None:
+    """Groups, splits, creations, streams and threads behave as NCCL documents."""
+    cases = ("groups", "creations", "streams", "threads", "small_things")
+    passed(tmp_path, *cases, ranks=ranks, devices=devices)
