@@ -3,6 +3,7 @@
 #include "client.h"
 #include "copy.h"
 #include "names.h"
+#include "trace.h"
 
 static int32_t table_context(uint64_t *context, int *ordinal)
 {
@@ -93,7 +94,7 @@ static const struct sg_client_table table = {
     .context = table_context, .context_known = table_context_known, .enter = table_enter, .stream = table_stream,
     .captures = sg_stream_captures, .begin = table_begin, .post = sg_post, .call = table_call, .lost = table_lost,
     .reachable = table_reachable, .memory_alloc = table_memory_alloc, .memory_free = table_memory_free, .read = table_read,
-    .error_name = sg_error_name,
+    .error_name = sg_error_name, .tracing = &sg_trace_on, .trace = sg_trace_line,
 };
 
 SG_EXPORT const struct sg_client_table *singularity_client_table(uint64_t hash);

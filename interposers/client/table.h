@@ -27,6 +27,8 @@ struct sg_client_table {
     /* What device or page-locked memory holds after the earlier work of `stream`; waits for it.  CUresult. */
     int32_t (*read)(void *to, uint64_t address, uint64_t bytes, void *stream);
     const char *(*error_name)(int32_t error);
+    const int *tracing; /* not 0: each call is to be traced, as in trace.h */
+    void (*trace)(const char *call, const char *names, const char *codes, const uint64_t *values, int result, const char *result_name);
 };
 
 /* NULL when `hash` is another build's. */

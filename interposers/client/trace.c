@@ -26,16 +26,17 @@ void sg_trace_start(void)
 }
 
 /* Lower case: the value itself; upper case: what the pointer points to, once the call has succeeded. */
-static int print_value(char *to, size_t room, char code, uint64_t value, CUresult result)
+static int print_value(char *to, size_t room, char code, uint64_t value, int result)
 {
     const void *at = (const void *)(uintptr_t)value;
     float number;
     uint32_t low = (uint32_t)value;
-    if (code >= 'A' && code <= 'Z' && (!at || result != CUDA_SUCCESS))
+    if (code >= 'A' && code <= 'Z' && (!at || result != 0))
         code = 'p';
     switch (code) {
     case 'i': return snprintf(to, room, "%d", (int)low);
     case 'u': return snprintf(to, room, "%u", low);
+    case 'z': return snprintf(to, room, "%llu", (unsigned long long)value);
     case 'f': memcpy(&number, &low, sizeof number); return snprintf(to, room, "%g", (double)number);
     case 's': return at ? snprintf(to, room, "\"%.64s\"", (const char *)at) : snprintf(to, room, "NULL");
     case 'I': return snprintf(to, room, "[%d]", *(const int *)at);
@@ -48,7 +49,7 @@ static int print_value(char *to, size_t room, char code, uint64_t value, CUresul
     }
 }
 
-void sg_trace(const char *call, const char *names, const char *codes, const uint64_t *values, CUresult result)
+void sg_trace_line(const char *call, const char *names, const char *codes, const uint64_t *values, int result, const char *result_name)
 {
     char line[1024];
     size_t at = 0, room = sizeof line - 80;
@@ -65,9 +66,13 @@ void sg_trace(const char *call, const char *names, const char *codes, const uint
     }
     if (at > room)
         at = room;
-    const char *name = sg_error_name((int)result);
-    at += (size_t)snprintf(line + at, sizeof line - at, ") = %d %s\n", (int)result, name ? name : "?");
+    at += (size_t)snprintf(line + at, sizeof line - at, ") = %d %s\n", result, result_name ? result_name : "?");
     ssize_t written = write(trace_file, line, at < sizeof line ? at : sizeof line - 1);
     (void)written;
     errno = saved;
+}
+
+void sg_trace(const char *call, const char *names, const char *codes, const uint64_t *values, CUresult result)
+{
+    sg_trace_line(call, names, codes, values, (int)result, sg_error_name((int)result));
 }

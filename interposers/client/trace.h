@@ -8,6 +8,8 @@ extern int sg_trace_on;
 void sg_trace_start(void);
 /* `names`: comma-separated; `codes`: one letter per parameter (see trace.c); `values`: bits of each. */
 void sg_trace(const char *call, const char *names, const char *codes, const uint64_t *values, CUresult result);
+/* The same for a call of another library, whose results have other names. */
+void sg_trace_line(const char *call, const char *names, const char *codes, const uint64_t *values, int result, const char *result_name);
 
 /* Any parameter's bits, also those of a float or a small struct. */
 #define SG_TRACE_VALUE(x) sg_trace_bits(&(x), sizeof(x))

@@ -6,61 +6,91 @@
 
 EXPORT ncclResult_t ncclMemAlloc(void **ptr, size_t size)
 {
-    return sg_ncclMemAlloc(ptr, size);
+    ncclResult_t result = sg_ncclMemAlloc(ptr, size);
+    if (__builtin_expect(sg_trace_on, 0))
+        sg_trace_call("ncclMemAlloc", "ptr,size", "pz", (const uint64_t[]){sg_trace_bits(&ptr, sizeof ptr), sg_trace_bits(&size, sizeof size)}, result);
+    return result;
 }
 EXPORT ncclResult_t pncclMemAlloc(void **ptr, size_t size) __attribute__((alias("ncclMemAlloc")));
 
 EXPORT ncclResult_t ncclMemFree(void *ptr)
 {
-    return sg_ncclMemFree(ptr);
+    ncclResult_t result = sg_ncclMemFree(ptr);
+    if (__builtin_expect(sg_trace_on, 0))
+        sg_trace_call("ncclMemFree", "ptr", "p", (const uint64_t[]){sg_trace_bits(&ptr, sizeof ptr)}, result);
+    return result;
 }
 EXPORT ncclResult_t pncclMemFree(void *ptr) __attribute__((alias("ncclMemFree")));
 
 EXPORT ncclResult_t ncclGetVersion(int *version)
 {
-    return sg_ncclGetVersion(version);
+    ncclResult_t result = sg_ncclGetVersion(version);
+    if (__builtin_expect(sg_trace_on, 0))
+        sg_trace_call("ncclGetVersion", "version", "I", (const uint64_t[]){sg_trace_bits(&version, sizeof version)}, result);
+    return result;
 }
 EXPORT ncclResult_t pncclGetVersion(int *version) __attribute__((alias("ncclGetVersion")));
 
 EXPORT ncclResult_t ncclGetUniqueId(ncclUniqueId *uniqueId)
 {
-    return sg_ncclGetUniqueId(uniqueId);
+    ncclResult_t result = sg_ncclGetUniqueId(uniqueId);
+    if (__builtin_expect(sg_trace_on, 0))
+        sg_trace_call("ncclGetUniqueId", "uniqueId", "p", (const uint64_t[]){sg_trace_bits(&uniqueId, sizeof uniqueId)}, result);
+    return result;
 }
 EXPORT ncclResult_t pncclGetUniqueId(ncclUniqueId *uniqueId) __attribute__((alias("ncclGetUniqueId")));
 
 EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank, ncclConfig_t *config)
 {
-    return sg_ncclCommInitRankConfig(comm, nranks, commId, rank, config);
+    ncclResult_t result = sg_ncclCommInitRankConfig(comm, nranks, commId, rank, config);
+    if (__builtin_expect(sg_trace_on, 0))
+        sg_trace_call("ncclCommInitRankConfig", "comm,nranks,commId,rank,config", "Xipip", (const uint64_t[]){sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&nranks, sizeof nranks), sg_trace_bits(&commId, sizeof commId), sg_trace_bits(&rank, sizeof rank), sg_trace_bits(&config, sizeof config)}, result);
+    return result;
 }
 EXPORT ncclResult_t pncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank, ncclConfig_t *config) __attribute__((alias("ncclCommInitRankConfig")));
 
 EXPORT ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank)
 {
-    return sg_ncclCommInitRank(comm, nranks, commId, rank);
+    ncclResult_t result = sg_ncclCommInitRank(comm, nranks, commId, rank);
+    if (__builtin_expect(sg_trace_on, 0))
+        sg_trace_call("ncclCommInitRank", "comm,nranks,commId,rank", "Xipi", (const uint64_t[]){sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&nranks, sizeof nranks), sg_trace_bits(&commId, sizeof commId), sg_trace_bits(&rank, sizeof rank)}, result);
+    return result;
 }
 EXPORT ncclResult_t pncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank) __attribute__((alias("ncclCommInitRank")));
 
 EXPORT ncclResult_t ncclCommInitAll(ncclComm_t *comm, int ndev, const int *devlist)
 {
-    return sg_ncclCommInitAll(comm, ndev, devlist);
+    ncclResult_t result = sg_ncclCommInitAll(comm, ndev, devlist);
+    if (__builtin_expect(sg_trace_on, 0))
+        sg_trace_call("ncclCommInitAll", "comm,ndev,devlist", "Xip", (const uint64_t[]){sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&ndev, sizeof ndev), sg_trace_bits(&devlist, sizeof devlist)}, result);
+    return result;
 }
 EXPORT ncclResult_t pncclCommInitAll(ncclComm_t *comm, int ndev, const int *devlist) __attribute__((alias("ncclCommInitAll")));
 
 EXPORT ncclResult_t ncclCommFinalize(ncclComm_t comm)
 {
-    return sg_ncclCommFinalize(comm);
+    ncclResult_t result = sg_ncclCommFinalize(comm);
+    if (__builtin_expect(sg_trace_on, 0))
+        sg_trace_call("ncclCommFinalize", "comm", "p", (const uint64_t[]){sg_trace_bits(&comm, sizeof comm)}, result);
+    return result;
 }
 EXPORT ncclResult_t pncclCommFinalize(ncclComm_t comm) __attribute__((alias("ncclCommFinalize")));
 
 EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
-    return sg_ncclCommDestroy(comm);
+    ncclResult_t result = sg_ncclCommDestroy(comm);
+    if (__builtin_expect(sg_trace_on, 0))
+        sg_trace_call("ncclCommDestroy", "comm", "p", (const uint64_t[]){sg_trace_bits(&comm, sizeof comm)}, result);
+    return result;
 }
 EXPORT ncclResult_t pncclCommDestroy(ncclComm_t comm) __attribute__((alias("ncclCommDestroy")));
 
 EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
-    return sg_ncclCommAbort(comm);
+    ncclResult_t result = sg_ncclCommAbort(comm);
+    if (__builtin_expect(sg_trace_on, 0))
+        sg_trace_call("ncclCommAbort", "comm", "p", (const uint64_t[]){sg_trace_bits(&comm, sizeof comm)}, result);
+    return result;
 }
 EXPORT ncclResult_t pncclCommAbort(ncclComm_t comm) __attribute__((alias("ncclCommAbort")));
 
@@ -75,7 +105,10 @@ EXPORT ncclResult_t pncclCommRevoke(ncclComm_t comm, int revokeFlags) __attribut
 
 EXPORT ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config)
 {
-    return sg_ncclCommSplit(comm, color, key, newcomm, config);
+    ncclResult_t result = sg_ncclCommSplit(comm, color, key, newcomm, config);
+    if (__builtin_expect(sg_trace_on, 0))
+        sg_trace_call("ncclCommSplit", "comm,color,key,newcomm,config", "piiXp", (const uint64_t[]){sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&color, sizeof color), sg_trace_bits(&key, sizeof key), sg_trace_bits(&newcomm, sizeof newcomm), sg_trace_bits(&config, sizeof config)}, result);
+    return result;
 }
 EXPORT ncclResult_t pncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config) __attribute__((alias("ncclCommSplit")));
 
@@ -116,7 +149,10 @@ EXPORT ncclResult_t pncclCommGrow(ncclComm_t comm, int nRanks, const ncclUniqueI
 
 EXPORT ncclResult_t ncclCommInitRankScalable(ncclComm_t *newcomm, int nranks, int myrank, int nId, ncclUniqueId *commIds, ncclConfig_t *config)
 {
-    return sg_ncclCommInitRankScalable(newcomm, nranks, myrank, nId, commIds, config);
+    ncclResult_t result = sg_ncclCommInitRankScalable(newcomm, nranks, myrank, nId, commIds, config);
+    if (__builtin_expect(sg_trace_on, 0))
+        sg_trace_call("ncclCommInitRankScalable", "newcomm,nranks,myrank,nId,commIds,config", "Xiiipp", (const uint64_t[]){sg_trace_bits(&newcomm, sizeof newcomm), sg_trace_bits(&nranks, sizeof nranks), sg_trace_bits(&myrank, sizeof myrank), sg_trace_bits(&nId, sizeof nId), sg_trace_bits(&commIds, sizeof commIds), sg_trace_bits(&config, sizeof config)}, result);
+    return result;
 }
 EXPORT ncclResult_t pncclCommInitRankScalable(ncclComm_t *newcomm, int nranks, int myrank, int nId, ncclUniqueId *commIds, ncclConfig_t *config) __attribute__((alias("ncclCommInitRankScalable")));
 
@@ -140,37 +176,55 @@ EXPORT void pncclResetDebugInit(void) __attribute__((alias("ncclResetDebugInit")
 
 EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *asyncError)
 {
-    return sg_ncclCommGetAsyncError(comm, asyncError);
+    ncclResult_t result = sg_ncclCommGetAsyncError(comm, asyncError);
+    if (__builtin_expect(sg_trace_on, 0))
+        sg_trace_call("ncclCommGetAsyncError", "comm,asyncError", "pI", (const uint64_t[]){sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&asyncError, sizeof asyncError)}, result);
+    return result;
 }
 EXPORT ncclResult_t pncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *asyncError) __attribute__((alias("ncclCommGetAsyncError")));
 
 EXPORT ncclResult_t ncclCommCount(const ncclComm_t comm, int *count)
 {
-    return sg_ncclCommCount(comm, count);
+    ncclResult_t result = sg_ncclCommCount(comm, count);
+    if (__builtin_expect(sg_trace_on, 0))
+        sg_trace_call("ncclCommCount", "comm,count", "pI", (const uint64_t[]){sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&count, sizeof count)}, result);
+    return result;
 }
 EXPORT ncclResult_t pncclCommCount(const ncclComm_t comm, int *count) __attribute__((alias("ncclCommCount")));
 
 EXPORT ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device)
 {
-    return sg_ncclCommCuDevice(comm, device);
+    ncclResult_t result = sg_ncclCommCuDevice(comm, device);
+    if (__builtin_expect(sg_trace_on, 0))
+        sg_trace_call("ncclCommCuDevice", "comm,device", "pI", (const uint64_t[]){sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&device, sizeof device)}, result);
+    return result;
 }
 EXPORT ncclResult_t pncclCommCuDevice(const ncclComm_t comm, int *device) __attribute__((alias("ncclCommCuDevice")));
 
 EXPORT ncclResult_t ncclCommUserRank(const ncclComm_t comm, int *rank)
 {
-    return sg_ncclCommUserRank(comm, rank);
+    ncclResult_t result = sg_ncclCommUserRank(comm, rank);
+    if (__builtin_expect(sg_trace_on, 0))
+        sg_trace_call("ncclCommUserRank", "comm,rank", "pI", (const uint64_t[]){sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&rank, sizeof rank)}, result);
+    return result;
 }
 EXPORT ncclResult_t pncclCommUserRank(const ncclComm_t comm, int *rank) __attribute__((alias("ncclCommUserRank")));
 
 EXPORT ncclResult_t ncclCommRegister(const ncclComm_t comm, void *buff, size_t size, void **handle)
 {
-    return sg_ncclCommRegister(comm, buff, size, handle);
+    ncclResult_t result = sg_ncclCommRegister(comm, buff, size, handle);
+    if (__builtin_expect(sg_trace_on, 0))
+        sg_trace_call("ncclCommRegister", "comm,buff,size,handle", "ppzp", (const uint64_t[]){sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&buff, sizeof buff), sg_trace_bits(&size, sizeof size), sg_trace_bits(&handle, sizeof handle)}, result);
+    return result;
 }
 EXPORT ncclResult_t pncclCommRegister(const ncclComm_t comm, void *buff, size_t size, void **handle) __attribute__((alias("ncclCommRegister")));
 
 EXPORT ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle)
 {
-    return sg_ncclCommDeregister(comm, handle);
+    ncclResult_t result = sg_ncclCommDeregister(comm, handle);
+    if (__builtin_expect(sg_trace_on, 0))
+        sg_trace_call("ncclCommDeregister", "comm,handle", "pp", (const uint64_t[]){sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&handle, sizeof handle)}, result);
+    return result;
 }
 EXPORT ncclResult_t pncclCommDeregister(const ncclComm_t comm, void *handle) __attribute__((alias("ncclCommDeregister")));
 
@@ -193,7 +247,10 @@ EXPORT ncclResult_t pncclCommResume(ncclComm_t comm) __attribute__((alias("ncclC
 
 EXPORT ncclResult_t ncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t *value)
 {
-    return sg_ncclCommMemStats(comm, stat, value);
+    ncclResult_t result = sg_ncclCommMemStats(comm, stat, value);
+    if (__builtin_expect(sg_trace_on, 0))
+        sg_trace_call("ncclCommMemStats", "comm,stat,value", "pip", (const uint64_t[]){sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&stat, sizeof stat), sg_trace_bits(&value, sizeof value)}, result);
+    return result;
 }
 EXPORT ncclResult_t pncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t *value) __attribute__((alias("ncclCommMemStats")));
 
@@ -230,127 +287,190 @@ EXPORT ncclResult_t pncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t win, void *
 
 EXPORT ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t datatype, ncclScalarResidence_t residence, ncclComm_t comm)
 {
-    return sg_ncclRedOpCreatePreMulSum(op, scalar, datatype, residence, comm);
+    ncclResult_t result = sg_ncclRedOpCreatePreMulSum(op, scalar, datatype, residence, comm);
+    if (__builtin_expect(sg_trace_on, 0))
+        sg_trace_call("ncclRedOpCreatePreMulSum", "op,scalar,datatype,residence,comm", "Ipiip", (const uint64_t[]){sg_trace_bits(&op, sizeof op), sg_trace_bits(&scalar, sizeof scalar), sg_trace_bits(&datatype, sizeof datatype), sg_trace_bits(&residence, sizeof residence), sg_trace_bits(&comm, sizeof comm)}, result);
+    return result;
 }
 EXPORT ncclResult_t pncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t datatype, ncclScalarResidence_t residence, ncclComm_t comm) __attribute__((alias("ncclRedOpCreatePreMulSum")));
 
 EXPORT ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm)
 {
-    return sg_ncclRedOpDestroy(op, comm);
+    ncclResult_t result = sg_ncclRedOpDestroy(op, comm);
+    if (__builtin_expect(sg_trace_on, 0))
+        sg_trace_call("ncclRedOpDestroy", "op,comm", "ip", (const uint64_t[]){sg_trace_bits(&op, sizeof op), sg_trace_bits(&comm, sizeof comm)}, result);
+    return result;
 }
 EXPORT ncclResult_t pncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) __attribute__((alias("ncclRedOpDestroy")));
 
 EXPORT ncclResult_t ncclReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream)
 {
-    return sg_ncclReduce(sendbuff, recvbuff, count, datatype, op, root, comm, stream);
+    ncclResult_t result = sg_ncclReduce(sendbuff, recvbuff, count, datatype, op, root, comm, stream);
+    if (__builtin_expect(sg_trace_on, 0))
+        sg_trace_call("ncclReduce", "sendbuff,recvbuff,count,datatype,op,root,comm,stream", "ppziiipp", (const uint64_t[]){sg_trace_bits(&sendbuff, sizeof sendbuff), sg_trace_bits(&recvbuff, sizeof recvbuff), sg_trace_bits(&count, sizeof count), sg_trace_bits(&datatype, sizeof datatype), sg_trace_bits(&op, sizeof op), sg_trace_bits(&root, sizeof root), sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&stream, sizeof stream)}, result);
+    return result;
 }
 EXPORT ncclResult_t pncclReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream) __attribute__((alias("ncclReduce")));
 
 EXPORT ncclResult_t ncclBcast(void *buff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream)
 {
-    return sg_ncclBcast(buff, count, datatype, root, comm, stream);
+    ncclResult_t result = sg_ncclBcast(buff, count, datatype, root, comm, stream);
+    if (__builtin_expect(sg_trace_on, 0))
+        sg_trace_call("ncclBcast", "buff,count,datatype,root,comm,stream", "pziipp", (const uint64_t[]){sg_trace_bits(&buff, sizeof buff), sg_trace_bits(&count, sizeof count), sg_trace_bits(&datatype, sizeof datatype), sg_trace_bits(&root, sizeof root), sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&stream, sizeof stream)}, result);
+    return result;
 }
 EXPORT ncclResult_t pncclBcast(void *buff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream) __attribute__((alias("ncclBcast")));
 
 EXPORT ncclResult_t ncclBroadcast(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream)
 {
-    return sg_ncclBroadcast(sendbuff, recvbuff, count, datatype, root, comm, stream);
+    ncclResult_t result = sg_ncclBroadcast(sendbuff, recvbuff, count, datatype, root, comm, stream);
+    if (__builtin_expect(sg_trace_on, 0))
+        sg_trace_call("ncclBroadcast", "sendbuff,recvbuff,count,datatype,root,comm,stream", "ppziipp", (const uint64_t[]){sg_trace_bits(&sendbuff, sizeof sendbuff), sg_trace_bits(&recvbuff, sizeof recvbuff), sg_trace_bits(&count, sizeof count), sg_trace_bits(&datatype, sizeof datatype), sg_trace_bits(&root, sizeof root), sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&stream, sizeof stream)}, result);
+    return result;
 }
 EXPORT ncclResult_t pncclBroadcast(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream) __attribute__((alias("ncclBroadcast")));
 
 EXPORT ncclResult_t ncclAllReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
 {
-    return sg_ncclAllReduce(sendbuff, recvbuff, count, datatype, op, comm, stream);
+    ncclResult_t result = sg_ncclAllReduce(sendbuff, recvbuff, count, datatype, op, comm, stream);
+    if (__builtin_expect(sg_trace_on, 0))
+        sg_trace_call("ncclAllReduce", "sendbuff,recvbuff,count,datatype,op,comm,stream", "ppziipp", (const uint64_t[]){sg_trace_bits(&sendbuff, sizeof sendbuff), sg_trace_bits(&recvbuff, sizeof recvbuff), sg_trace_bits(&count, sizeof count), sg_trace_bits(&datatype, sizeof datatype), sg_trace_bits(&op, sizeof op), sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&stream, sizeof stream)}, result);
+    return result;
 }
 EXPORT ncclResult_t pncclAllReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) __attribute__((alias("ncclAllReduce")));
 
 EXPORT ncclResult_t ncclReduceScatter(const void *sendbuff, void *recvbuff, size_t recvcount, ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
 {
-    return sg_ncclReduceScatter(sendbuff, recvbuff, recvcount, datatype, op, comm, stream);
+    ncclResult_t result = sg_ncclReduceScatter(sendbuff, recvbuff, recvcount, datatype, op, comm, stream);
+    if (__builtin_expect(sg_trace_on, 0))
+        sg_trace_call("ncclReduceScatter", "sendbuff,recvbuff,recvcount,datatype,op,comm,stream", "ppziipp", (const uint64_t[]){sg_trace_bits(&sendbuff, sizeof sendbuff), sg_trace_bits(&recvbuff, sizeof recvbuff), sg_trace_bits(&recvcount, sizeof recvcount), sg_trace_bits(&datatype, sizeof datatype), sg_trace_bits(&op, sizeof op), sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&stream, sizeof stream)}, result);
+    return result;
 }
 EXPORT ncclResult_t pncclReduceScatter(const void *sendbuff, void *recvbuff, size_t recvcount, ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) __attribute__((alias("ncclReduceScatter")));
 
 EXPORT ncclResult_t ncclAllGather(const void *sendbuff, void *recvbuff, size_t sendcount, ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream)
 {
-    return sg_ncclAllGather(sendbuff, recvbuff, sendcount, datatype, comm, stream);
+    ncclResult_t result = sg_ncclAllGather(sendbuff, recvbuff, sendcount, datatype, comm, stream);
+    if (__builtin_expect(sg_trace_on, 0))
+        sg_trace_call("ncclAllGather", "sendbuff,recvbuff,sendcount,datatype,comm,stream", "ppzipp", (const uint64_t[]){sg_trace_bits(&sendbuff, sizeof sendbuff), sg_trace_bits(&recvbuff, sizeof recvbuff), sg_trace_bits(&sendcount, sizeof sendcount), sg_trace_bits(&datatype, sizeof datatype), sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&stream, sizeof stream)}, result);
+    return result;
 }
 EXPORT ncclResult_t pncclAllGather(const void *sendbuff, void *recvbuff, size_t sendcount, ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream) __attribute__((alias("ncclAllGather")));
 
 EXPORT ncclResult_t ncclAlltoAll(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream)
 {
-    return sg_ncclAlltoAll(sendbuff, recvbuff, count, datatype, comm, stream);
+    ncclResult_t result = sg_ncclAlltoAll(sendbuff, recvbuff, count, datatype, comm, stream);
+    if (__builtin_expect(sg_trace_on, 0))
+        sg_trace_call("ncclAlltoAll", "sendbuff,recvbuff,count,datatype,comm,stream", "ppzipp", (const uint64_t[]){sg_trace_bits(&sendbuff, sizeof sendbuff), sg_trace_bits(&recvbuff, sizeof recvbuff), sg_trace_bits(&count, sizeof count), sg_trace_bits(&datatype, sizeof datatype), sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&stream, sizeof stream)}, result);
+    return result;
 }
 EXPORT ncclResult_t pncclAlltoAll(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream) __attribute__((alias("ncclAlltoAll")));
 
 EXPORT ncclResult_t ncclGather(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream)
 {
-    return sg_ncclGather(sendbuff, recvbuff, count, datatype, root, comm, stream);
+    ncclResult_t result = sg_ncclGather(sendbuff, recvbuff, count, datatype, root, comm, stream);
+    if (__builtin_expect(sg_trace_on, 0))
+        sg_trace_call("ncclGather", "sendbuff,recvbuff,count,datatype,root,comm,stream", "ppziipp", (const uint64_t[]){sg_trace_bits(&sendbuff, sizeof sendbuff), sg_trace_bits(&recvbuff, sizeof recvbuff), sg_trace_bits(&count, sizeof count), sg_trace_bits(&datatype, sizeof datatype), sg_trace_bits(&root, sizeof root), sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&stream, sizeof stream)}, result);
+    return result;
 }
 EXPORT ncclResult_t pncclGather(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream) __attribute__((alias("ncclGather")));
 
 EXPORT ncclResult_t ncclScatter(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream)
 {
-    return sg_ncclScatter(sendbuff, recvbuff, count, datatype, root, comm, stream);
+    ncclResult_t result = sg_ncclScatter(sendbuff, recvbuff, count, datatype, root, comm, stream);
+    if (__builtin_expect(sg_trace_on, 0))
+        sg_trace_call("ncclScatter", "sendbuff,recvbuff,count,datatype,root,comm,stream", "ppziipp", (const uint64_t[]){sg_trace_bits(&sendbuff, sizeof sendbuff), sg_trace_bits(&recvbuff, sizeof recvbuff), sg_trace_bits(&count, sizeof count), sg_trace_bits(&datatype, sizeof datatype), sg_trace_bits(&root, sizeof root), sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&stream, sizeof stream)}, result);
+    return result;
 }
 EXPORT ncclResult_t pncclScatter(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream) __attribute__((alias("ncclScatter")));
 
 EXPORT ncclResult_t ncclAllReduceConfig(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config)
 {
-    return sg_ncclAllReduceConfig(sendbuff, recvbuff, count, datatype, op, comm, stream, config);
+    ncclResult_t result = sg_ncclAllReduceConfig(sendbuff, recvbuff, count, datatype, op, comm, stream, config);
+    if (__builtin_expect(sg_trace_on, 0))
+        sg_trace_call("ncclAllReduceConfig", "sendbuff,recvbuff,count,datatype,op,comm,stream,config", "ppziippp", (const uint64_t[]){sg_trace_bits(&sendbuff, sizeof sendbuff), sg_trace_bits(&recvbuff, sizeof recvbuff), sg_trace_bits(&count, sizeof count), sg_trace_bits(&datatype, sizeof datatype), sg_trace_bits(&op, sizeof op), sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&stream, sizeof stream), sg_trace_bits(&config, sizeof config)}, result);
+    return result;
 }
 EXPORT ncclResult_t pncclAllReduceConfig(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config) __attribute__((alias("ncclAllReduceConfig")));
 
 EXPORT ncclResult_t ncclBroadcastConfig(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config)
 {
-    return sg_ncclBroadcastConfig(sendbuff, recvbuff, count, datatype, root, comm, stream, config);
+    ncclResult_t result = sg_ncclBroadcastConfig(sendbuff, recvbuff, count, datatype, root, comm, stream, config);
+    if (__builtin_expect(sg_trace_on, 0))
+        sg_trace_call("ncclBroadcastConfig", "sendbuff,recvbuff,count,datatype,root,comm,stream,config", "ppziippp", (const uint64_t[]){sg_trace_bits(&sendbuff, sizeof sendbuff), sg_trace_bits(&recvbuff, sizeof recvbuff), sg_trace_bits(&count, sizeof count), sg_trace_bits(&datatype, sizeof datatype), sg_trace_bits(&root, sizeof root), sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&stream, sizeof stream), sg_trace_bits(&config, sizeof config)}, result);
+    return result;
 }
 EXPORT ncclResult_t pncclBroadcastConfig(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config) __attribute__((alias("ncclBroadcastConfig")));
 
 EXPORT ncclResult_t ncclReduceConfig(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config)
 {
-    return sg_ncclReduceConfig(sendbuff, recvbuff, count, datatype, op, root, comm, stream, config);
+    ncclResult_t result = sg_ncclReduceConfig(sendbuff, recvbuff, count, datatype, op, root, comm, stream, config);
+    if (__builtin_expect(sg_trace_on, 0))
+        sg_trace_call("ncclReduceConfig", "sendbuff,recvbuff,count,datatype,op,root,comm,stream,config", "ppziiippp", (const uint64_t[]){sg_trace_bits(&sendbuff, sizeof sendbuff), sg_trace_bits(&recvbuff, sizeof recvbuff), sg_trace_bits(&count, sizeof count), sg_trace_bits(&datatype, sizeof datatype), sg_trace_bits(&op, sizeof op), sg_trace_bits(&root, sizeof root), sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&stream, sizeof stream), sg_trace_bits(&config, sizeof config)}, result);
+    return result;
 }
 EXPORT ncclResult_t pncclReduceConfig(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config) __attribute__((alias("ncclReduceConfig")));
 
 EXPORT ncclResult_t ncclAllGatherConfig(const void *sendbuff, void *recvbuff, size_t sendcount, ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config)
 {
-    return sg_ncclAllGatherConfig(sendbuff, recvbuff, sendcount, datatype, comm, stream, config);
+    ncclResult_t result = sg_ncclAllGatherConfig(sendbuff, recvbuff, sendcount, datatype, comm, stream, config);
+    if (__builtin_expect(sg_trace_on, 0))
+        sg_trace_call("ncclAllGatherConfig", "sendbuff,recvbuff,sendcount,datatype,comm,stream,config", "ppzippp", (const uint64_t[]){sg_trace_bits(&sendbuff, sizeof sendbuff), sg_trace_bits(&recvbuff, sizeof recvbuff), sg_trace_bits(&sendcount, sizeof sendcount), sg_trace_bits(&datatype, sizeof datatype), sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&stream, sizeof stream), sg_trace_bits(&config, sizeof config)}, result);
+    return result;
 }
 EXPORT ncclResult_t pncclAllGatherConfig(const void *sendbuff, void *recvbuff, size_t sendcount, ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config) __attribute__((alias("ncclAllGatherConfig")));
 
 EXPORT ncclResult_t ncclReduceScatterConfig(const void *sendbuff, void *recvbuff, size_t recvcount, ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config)
 {
-    return sg_ncclReduceScatterConfig(sendbuff, recvbuff, recvcount, datatype, op, comm, stream, config);
+    ncclResult_t result = sg_ncclReduceScatterConfig(sendbuff, recvbuff, recvcount, datatype, op, comm, stream, config);
+    if (__builtin_expect(sg_trace_on, 0))
+        sg_trace_call("ncclReduceScatterConfig", "sendbuff,recvbuff,recvcount,datatype,op,comm,stream,config", "ppziippp", (const uint64_t[]){sg_trace_bits(&sendbuff, sizeof sendbuff), sg_trace_bits(&recvbuff, sizeof recvbuff), sg_trace_bits(&recvcount, sizeof recvcount), sg_trace_bits(&datatype, sizeof datatype), sg_trace_bits(&op, sizeof op), sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&stream, sizeof stream), sg_trace_bits(&config, sizeof config)}, result);
+    return result;
 }
 EXPORT ncclResult_t pncclReduceScatterConfig(const void *sendbuff, void *recvbuff, size_t recvcount, ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config) __attribute__((alias("ncclReduceScatterConfig")));
 
 EXPORT ncclResult_t ncclAlltoAllConfig(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config)
 {
-    return sg_ncclAlltoAllConfig(sendbuff, recvbuff, count, datatype, comm, stream, config);
+    ncclResult_t result = sg_ncclAlltoAllConfig(sendbuff, recvbuff, count, datatype, comm, stream, config);
+    if (__builtin_expect(sg_trace_on, 0))
+        sg_trace_call("ncclAlltoAllConfig", "sendbuff,recvbuff,count,datatype,comm,stream,config", "ppzippp", (const uint64_t[]){sg_trace_bits(&sendbuff, sizeof sendbuff), sg_trace_bits(&recvbuff, sizeof recvbuff), sg_trace_bits(&count, sizeof count), sg_trace_bits(&datatype, sizeof datatype), sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&stream, sizeof stream), sg_trace_bits(&config, sizeof config)}, result);
+    return result;
 }
 EXPORT ncclResult_t pncclAlltoAllConfig(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config) __attribute__((alias("ncclAlltoAllConfig")));
 
 EXPORT ncclResult_t ncclGatherConfig(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config)
 {
-    return sg_ncclGatherConfig(sendbuff, recvbuff, count, datatype, root, comm, stream, config);
+    ncclResult_t result = sg_ncclGatherConfig(sendbuff, recvbuff, count, datatype, root, comm, stream, config);
+    if (__builtin_expect(sg_trace_on, 0))
+        sg_trace_call("ncclGatherConfig", "sendbuff,recvbuff,count,datatype,root,comm,stream,config", "ppziippp", (const uint64_t[]){sg_trace_bits(&sendbuff, sizeof sendbuff), sg_trace_bits(&recvbuff, sizeof recvbuff), sg_trace_bits(&count, sizeof count), sg_trace_bits(&datatype, sizeof datatype), sg_trace_bits(&root, sizeof root), sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&stream, sizeof stream), sg_trace_bits(&config, sizeof config)}, result);
+    return result;
 }
 EXPORT ncclResult_t pncclGatherConfig(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config) __attribute__((alias("ncclGatherConfig")));
 
 EXPORT ncclResult_t ncclScatterConfig(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config)
 {
-    return sg_ncclScatterConfig(sendbuff, recvbuff, count, datatype, root, comm, stream, config);
+    ncclResult_t result = sg_ncclScatterConfig(sendbuff, recvbuff, count, datatype, root, comm, stream, config);
+    if (__builtin_expect(sg_trace_on, 0))
+        sg_trace_call("ncclScatterConfig", "sendbuff,recvbuff,count,datatype,root,comm,stream,config", "ppziippp", (const uint64_t[]){sg_trace_bits(&sendbuff, sizeof sendbuff), sg_trace_bits(&recvbuff, sizeof recvbuff), sg_trace_bits(&count, sizeof count), sg_trace_bits(&datatype, sizeof datatype), sg_trace_bits(&root, sizeof root), sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&stream, sizeof stream), sg_trace_bits(&config, sizeof config)}, result);
+    return result;
 }
 EXPORT ncclResult_t pncclScatterConfig(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config) __attribute__((alias("ncclScatterConfig")));
 
 EXPORT ncclResult_t ncclSend(const void *sendbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm, cudaStream_t stream)
 {
-    return sg_ncclSend(sendbuff, count, datatype, peer, comm, stream);
+    ncclResult_t result = sg_ncclSend(sendbuff, count, datatype, peer, comm, stream);
+    if (__builtin_expect(sg_trace_on, 0))
+        sg_trace_call("ncclSend", "sendbuff,count,datatype,peer,comm,stream", "pziipp", (const uint64_t[]){sg_trace_bits(&sendbuff, sizeof sendbuff), sg_trace_bits(&count, sizeof count), sg_trace_bits(&datatype, sizeof datatype), sg_trace_bits(&peer, sizeof peer), sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&stream, sizeof stream)}, result);
+    return result;
 }
 EXPORT ncclResult_t pncclSend(const void *sendbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm, cudaStream_t stream) __attribute__((alias("ncclSend")));
 
 EXPORT ncclResult_t ncclRecv(void *recvbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm, cudaStream_t stream)
 {
-    return sg_ncclRecv(recvbuff, count, datatype, peer, comm, stream);
+    ncclResult_t result = sg_ncclRecv(recvbuff, count, datatype, peer, comm, stream);
+    if (__builtin_expect(sg_trace_on, 0))
+        sg_trace_call("ncclRecv", "recvbuff,count,datatype,peer,comm,stream", "pziipp", (const uint64_t[]){sg_trace_bits(&recvbuff, sizeof recvbuff), sg_trace_bits(&count, sizeof count), sg_trace_bits(&datatype, sizeof datatype), sg_trace_bits(&peer, sizeof peer), sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&stream, sizeof stream)}, result);
+    return result;
 }
 EXPORT ncclResult_t pncclRecv(void *recvbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm, cudaStream_t stream) __attribute__((alias("ncclRecv")));
 
@@ -398,19 +518,28 @@ EXPORT ncclResult_t pncclWaitSignal(int nDesc, ncclWaitSignalDesc_t *signalDescs
 
 EXPORT ncclResult_t ncclGroupStart(void)
 {
-    return sg_ncclGroupStart();
+    ncclResult_t result = sg_ncclGroupStart();
+    if (__builtin_expect(sg_trace_on, 0))
+        sg_trace_call("ncclGroupStart", "", "", (const uint64_t[]){0}, result);
+    return result;
 }
 EXPORT ncclResult_t pncclGroupStart(void) __attribute__((alias("ncclGroupStart")));
 
 EXPORT ncclResult_t ncclGroupEnd(void)
 {
-    return sg_ncclGroupEnd();
+    ncclResult_t result = sg_ncclGroupEnd();
+    if (__builtin_expect(sg_trace_on, 0))
+        sg_trace_call("ncclGroupEnd", "", "", (const uint64_t[]){0}, result);
+    return result;
 }
 EXPORT ncclResult_t pncclGroupEnd(void) __attribute__((alias("ncclGroupEnd")));
 
 EXPORT ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t *simInfo)
 {
-    return sg_ncclGroupSimulateEnd(simInfo);
+    ncclResult_t result = sg_ncclGroupSimulateEnd(simInfo);
+    if (__builtin_expect(sg_trace_on, 0))
+        sg_trace_call("ncclGroupSimulateEnd", "simInfo", "p", (const uint64_t[]){sg_trace_bits(&simInfo, sizeof simInfo)}, result);
+    return result;
 }
 EXPORT ncclResult_t pncclGroupSimulateEnd(ncclSimInfo_t *simInfo) __attribute__((alias("ncclGroupSimulateEnd")));
 

@@ -83,6 +83,15 @@ ncclResult_t sg_cuda_failed(const char *call, int32_t error);
 /* Sets the last error, spoils an open group, returns `result`. */
 ncclResult_t sg_fail(const char *call, ncclResult_t result, const char *format, ...) __attribute__((format(printf, 3, 4)));
 const char *sg_last_error(void); /* of this thread */
+/* Traces a call when that is on (SINGULARITY_TRACE); codes: a letter per parameter, see client/trace.c. */
+void sg_trace_call(const char *call, const char *names, const char *codes, const uint64_t *values, ncclResult_t result);
+static inline uint64_t sg_trace_bits(const void *at, size_t bytes)
+{
+    uint64_t bits = 0;
+    __builtin_memcpy(&bits, at, bytes < sizeof bits ? bytes : sizeof bits);
+    return bits;
+}
+extern int sg_trace_on;
 ncclResult_t sg_unique_read(const char *call, const ncclUniqueId *id, uint8_t unique[16]);
 ncclResult_t sg_refuse(_Atomic int *said, const char *call, const char *reason, const char *remedy);
 

@@ -87,6 +87,17 @@ static void find_table(void)
     if (library)
         *(void **)&get = dlsym(library, SG_CLIENT_TABLE);
     table = get ? get(SG_CALLS_HASH) : NULL;
+    sg_trace_on = table && *table->tracing;
+}
+
+int sg_trace_on;
+
+void sg_trace_call(const char *call, const char *names, const char *codes, const uint64_t *values, ncclResult_t result)
+{
+    static const char *const results[ncclNumResults] = {
+        "ncclSuccess", "ncclUnhandledCudaError", "ncclSystemError", "ncclInternalError", "ncclInvalidArgument",
+        "ncclInvalidUsage", "ncclRemoteError", "ncclInProgress", "ncclTimeout"};
+    table->trace(call, names, codes, values, (int)result, (unsigned)result < ncclNumResults ? results[result] : NULL);
 }
 
 const struct sg_client_table *sg_session(void) { return table; }

@@ -140,8 +140,16 @@ static int32_t read_device(void *to, uint64_t address, uint64_t bytes, void *str
 }
 static const char *error_name(int32_t error) { return error == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS" : "CUDA_ERROR"; }
 
+static const int tracing = 1;
+static void trace(const char *call, const char *names, const char *codes, const uint64_t *values, int result, const char *result_name)
+{
+    pthread_mutex_lock(&lock);
+    snprintf(fake.traced, sizeof fake.traced, "%s %s %s %llx %d %s", call, names, codes, (unsigned long long)values[0], result, result_name);
+    pthread_mutex_unlock(&lock);
+}
+
 static const struct sg_client_table table = {context, context_known, enter, stream, captures, begin, post, call, lost, reachable,
-                                             memory_alloc, memory_free, read_device, error_name};
+                                             memory_alloc, memory_free, read_device, error_name, &tracing, trace};
 
 PUBLIC const struct sg_client_table *singularity_client_table(uint64_t hash);
 PUBLIC const struct sg_client_table *singularity_client_table(uint64_t hash) { return hash == SG_CALLS_HASH ? &table : NULL; }

@@ -27,6 +27,7 @@ struct fake {
     uint64_t context;
     int32_t join_result, split_result, error_result;
     uint32_t split_ranks, split_rank;
+    char traced[256];      /* the last call */
 };
 extern struct fake fake;
 int fake_count(uint32_t op);                       /* messages of that op so far */

@@ -35,6 +35,15 @@ CASE(every_collective_is_one_message, "kind, buffers, count, type, operator, roo
     }
 }
 
+CASE(calls_are_traced, "with the names of the parameters, what they hold, and the result by name")
+{
+    ncclComm_t comm = join(4, 1);
+    OK(ncclSend(DEVICE(0), 3, ncclInt8, 2, comm, NULL));
+    CHECK(strcmp(fake.traced, "ncclSend sendbuff,count,datatype,peer,comm,stream pziipp 200000000000 0 ncclSuccess") == 0);
+    IS(ncclInvalidArgument, ncclSend(NULL, 3, ncclInt8, 2, comm, NULL));
+    CHECK(strstr(fake.traced, " 0 4 ncclInvalidArgument"));
+}
+
 CASE(wrong_arguments_are_told, "each wrong argument is ncclInvalidArgument from the call, and nothing is sent")
 {
     ncclComm_t comm = join(4, 1);
