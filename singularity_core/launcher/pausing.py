@@ -56,6 +56,7 @@ class Pausing:
         self.state = PauseState.RUNNING
         self.progress = Progress(CutState.OPEN)
         """As last seen."""
+        self._make_cut: Callable[[], Cut] | None = None
         self._cut: Cut | None = None
         self._why_not = why_not
         self._deadline = 0.0
@@ -63,13 +64,13 @@ class Pausing:
         self._continuers: list[Told] = []
         self._later: list[tuple[float, Told]] = []  # pauses that wait for the release
 
-    def enable(self, cut: Cut) -> None:
-        """From now on `cut` stops the ranks."""
-        self._cut, self._why_not = cut, ""
+    def enable(self, make_cut: Callable[[], Cut]) -> None:
+        """From now on what `make_cut` makes, at the first pause, stops the ranks."""
+        self._make_cut, self._why_not = make_cut, ""
 
     def pause(self, timeout: float, now: float, told: Told) -> None:
         """Asks for a pause within `timeout` seconds."""
-        if self._cut is None or self._why_not:
+        if self._make_cut is None or self._why_not:
             told(Outcome(False, self.state, self._why_not))
         elif self.state is PauseState.PAUSED:
             told(Outcome(True, self.state, "paused already"))
@@ -78,6 +79,11 @@ class Pausing:
         elif self.state is PauseState.CONTINUING:
             self._later.append((timeout, told))
         else:
+            try:
+                self._cut = self._cut or self._make_cut()
+            except Exception as error:
+                told(Outcome(False, self.state, _complain("start", error)))
+                return
             self._pausers.append(told)
             self._begin(self._cut, timeout, now)
 

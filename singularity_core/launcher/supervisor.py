@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..barrier.coordinator import BoardCut
 from ..barrier.interface import Cut
 from .agent import Agent
 from .agent_messages import JobStatus
@@ -74,9 +75,9 @@ class Supervisor:
         *,
         common_environment: Mapping[str, str],
         backend_environment: Mapping[str, str],
-        make_cut: Callable[[JobSettings, JobDirectory], Cut] | None = None,
+        make_cut: Callable[[Path, int], Cut] = BoardCut,
     ) -> None:
-        """`make_cut`: makes what can pause the job, once all proxies serve and all ranks are started."""
+        """`make_cut`: from the exchange directory and the number of proxies, what can pause the job."""
         self._settings = settings
         self._directory = directory
         self._guardian = guardian
@@ -91,12 +92,12 @@ class Supervisor:
         # also those that no rank is placed on: a rank may open any ordinal that it sees
         self._devices = sorted(set(visible_devices(settings.device_of_rank, settings.devices)))
         self._started = time.monotonic()
-        self._make_cut = make_cut if settings.proxied else None
-        if not settings.proxied:
-            why_not = "its ranks hold the devices themselves (--no-proxy)"
-        else:
-            why_not = "it is still starting" if make_cut is not None else "nothing here can stop its ranks"
-        self._pausing = Pausing(why_not)
+        self._make_cut = make_cut
+        self._pausing = Pausing(
+            "it is still starting"
+            if settings.proxied
+            else "its ranks hold the devices themselves (--no-proxy)"
+        )
         self._phase = "starting"
         self._agent = Agent(
             directory.path,
@@ -133,8 +134,9 @@ class Supervisor:
             if not self._stopping:
                 self._start_rank(rank)
         self._phase = ""
-        if self._make_cut is not None:
-            self._pausing.enable(self._make_cut(self._settings, self._directory))
+        if self._settings.proxied:
+            exchange = self._directory.exchange_directory()
+            self._pausing.enable(lambda: self._make_cut(exchange, len(self._devices)))
         while not self._stopping and self._running(self._ranks):
             self._turn(None)
 

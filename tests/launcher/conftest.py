@@ -12,7 +12,7 @@ from typing import IO
 
 import pytest
 
-from singularity_core.launcher.job_directory import jobs_root
+from singularity_core.launcher.job_directory import OWNER_FILE, jobs_root
 from singularity_core.launcher.processes import JOB_VARIABLE
 
 HERE = Path(__file__).parent
@@ -51,15 +51,13 @@ class Launcher:
         self.folder = folder
         self.mark = str(folder)
         self.started: list[subprocess.Popen[str]] = []
-        self.jobs_before = self.jobs()
         self.program = [sys.executable, "-P", "-m", "singularity_core.launcher.run"]
 
-    @staticmethod
-    def jobs() -> set[Path]:
-        """Job directories of this user."""
-        root = jobs_root()
+    def jobs(self) -> set[Path]:
+        """Directories of the jobs that this test started; other jobs of this user are no business of its."""
+        pids = {str(process.pid) for process in self.started}
         try:
-            return set(root.iterdir())
+            return {path for path in jobs_root().iterdir() if _owner(path) in pids}
         except FileNotFoundError:
             return set()
 
@@ -120,7 +118,7 @@ class Launcher:
     def leftovers(self) -> list[str]:
         """Processes and job directories that should not be there any more."""
         mine = [f"{pid} {command}" for pid, command in processes_with(MARK, self.mark).items()]
-        return mine + [str(path) for path in self.jobs() - self.jobs_before]
+        return mine + [str(path) for path in self.jobs()]
 
 
 def _environment(pid: int) -> list[str]:
@@ -128,6 +126,13 @@ def _environment(pid: int) -> list[str]:
         return Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
     except OSError:
         return []
+
+
+def _owner(job: Path) -> str:
+    try:
+        return (job / OWNER_FILE).read_text().strip()
+    except OSError:  # it comes or goes at this moment
+        return ""
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ class Loop:
         self.selector = selectors.DefaultSelector()
         self.cut = FakeCut()
         self.pausing = Pausing("starting")
-        self.pausing.enable(self.cut)
+        self.pausing.enable(lambda: self.cut)
         self.path = folder / "agent"
         self.agent = Agent(
             folder,

@@ -47,7 +47,7 @@ class Job:
     def __init__(self) -> None:
         self.cut = FakeCut()
         self.pausing = Pausing("starting")
-        self.pausing.enable(self.cut)
+        self.pausing.enable(lambda: self.cut)
         self.now = 0.0
         self.answers: list[list[Outcome]] = []
 
@@ -207,6 +207,19 @@ def test_broken_coordinator_costs_the_pause_only(call: str, capsys: pytest.Captu
     assert capsys.readouterr().err.count("Traceback") <= 2
     if call != "release":
         assert job.answers[0][0].ok is False
+
+
+def test_cut_that_cannot_be_made(capsys: pytest.CaptureFixture[str]) -> None:
+    """The pause fails with the reason, and a later one tries again."""
+    pausing, said, cut = Pausing("starting"), list[Outcome](), FakeCut()
+    made: list[FakeCut] = []
+    pausing.enable(lambda: made[0])
+    pausing.pause(1.0, 0.0, said.append)
+    assert "IndexError" in said[0].message
+    assert "Traceback" in capsys.readouterr().err
+    made.append(cut)
+    pausing.pause(1.0, 0.0, said.append)
+    assert cut.held
 
 
 def test_without_a_cut() -> None:
