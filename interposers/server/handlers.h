@@ -10,6 +10,7 @@
 #include "../../singularity_core/splicing/residency.h"
 #include "../generated/driver.h"
 #include "../wire.h"
+#include "../wire_nccl.h"
 
 #define SG_HANDLER(name) int32_t sg_serve_##name(sg_session *session, const struct sg_request *request, struct sg_answer *answer)
 #define SG_LOG_KEY(op, key) (((uint64_t)(op) << 48) ^ (uint64_t)(key))
@@ -56,6 +57,8 @@ struct sg_calls {
     struct sg_exec *execs;
     struct sg_named_function *functions;
     uint32_t function_count, function_room;
+    struct sg_operation *operations; /* of a group of collectives whose last message has not come */
+    uint32_t operation_count;
     pthread_mutex_t callback_lock;
     pthread_cond_t callback_changed;
     struct sg_host_record *waiting, **waiting_end, *running;

@@ -59,6 +59,7 @@ void sg_calls_session_end(sg_session *session)
         calls->graphs = next;
     }
     sg_execs_free(session);
+    free(calls->operations);
     free(calls->functions);
     free(calls->globals);
     pthread_cond_destroy(&calls->callback_changed);

@@ -65,6 +65,7 @@ void sg_split_end(sg_member *member);
 void sg_member_await(sg_member *member, int splits);
 void sg_member_awaited(sg_member *member);
 int sg_member_busy(sg_member *member);     /* 1: some of its operations are not complete */
+void sg_member_await_idle(sg_member *member); /* sleeps until it may not be busy any more, or for 50 ms */
 /* 0, or the communicator's asynchronous error, with `said`. */
 int sg_member_error(sg_member *member, char said[SG_SAID]);
 /* Pending operations end without a result and without an error of this rank.  The member is gone when this returns. */

@@ -33,7 +33,7 @@ sg_party *sg_party_begin(sg_engine *engine, void *owner, uint32_t global_rank, u
 
 /* Until nobody uses the member, nor begins to; engine->lock is held. */
 static void close_member(sg_member *member) {
-    member->gone = 1;
+    sg_store(&member->gone, 1);
     if (member->communicator != NULL) sg_roster_wake(member->communicator->map.roster);
     while (member->users != 0) pthread_cond_wait(&member->party->engine->changed, &member->party->engine->lock);
 }
@@ -42,7 +42,7 @@ void sg_party_quit(sg_party *party) {
     sg_engine *engine = party->engine;
     pthread_mutex_lock(&engine->lock);
     int first = !party->quit;
-    party->quit = 1;
+    sg_store(&party->quit, 1);
     sg_add(&party->status->wake, 1);
     sg_futex_wake((_Atomic uint32_t *)&party->status->wake, INT_MAX);
     pthread_cond_broadcast(&engine->changed);
@@ -187,7 +187,7 @@ int sg_member_join(sg_party *party, const uint8_t key[16], uint32_t ranks, uint3
 static int error_of(const sg_member *member, char said[SG_SAID]) {
     const struct sg_roster *roster = member->communicator->map.roster;
     uint32_t error = sg_load(&roster->error);
-    if (member->party->quit) {
+    if (sg_load(&member->party->quit)) {
         snprintf(said, SG_SAID, "the session ends");
         return SG_FAIL_REMOTE;
     }
@@ -233,6 +233,17 @@ void sg_member_leave(sg_member *member, int aborts) {
 }
 
 int sg_member_busy(sg_member *member) { return sg_load(&member->busy) != 0; }
+
+void sg_member_await_idle(sg_member *member) {
+    sg_engine *engine = member->party->engine;
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += SG_WAIT_MS * 1000000l;
+    if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
+    pthread_mutex_lock(&engine->lock);
+    if (sg_member_busy(member)) pthread_cond_timedwait(&engine->changed, &engine->lock, &until);
+    pthread_mutex_unlock(&engine->lock);
+}
 
 int sg_member_error(sg_member *member, char said[SG_SAID]) {
     said[0] = 0;
@@ -333,7 +344,7 @@ static void derive_key(const uint8_t parent[16], uint64_t number, int32_t colour
 int sg_split_ready(sg_member *member, struct sg_split *split, char said[SG_SAID]) {
     struct sg_communicator *c = member->communicator; /* held since begin */
     int error = error_of(member, said);
-    if (error == 0 && member->gone) error = SG_FAIL_REMOTE;
+    if (error == 0 && sg_load(&member->gone)) error = SG_FAIL_REMOTE;
     if (error != 0) return -error;
     for (uint32_t rank = 0; rank < c->ranks; rank++) {
         uint32_t state = sg_load(&c->map.members[rank].state);

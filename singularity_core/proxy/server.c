@@ -130,7 +130,7 @@ sg_server *sg_server_create(const struct sg_server_options *options, char why[25
         server->hal = options->hal;
         server->swap_limit = options->swap_limit != 0 ? options->swap_limit : half_of_host_memory();
         good = open_events(server, options, why) == 0 && open_driver(server, options, why) == 0 &&
-               sg_memory_open(server, options->arena_bytes, why) == 0;
+               sg_memory_open(server, options->arena_bytes, why) == 0 && sg_communication_open(server, options, why) == 0;
     }
     if (good) return server;
     if (why[0] == 0) snprintf(why, 256, "cannot set up the proxy: %s", strerror(errno));
@@ -421,6 +421,7 @@ void sg_server_destroy(sg_server *server) {
         sg_fault_forget(server->door);
     }
     if (stuck) return;
+    sg_communication_close(server);
     if (server->door != NULL) {
         sg_memory_close(server);
         munmap(server->door, sizeof *server->door);

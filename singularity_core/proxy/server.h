@@ -76,6 +76,10 @@ void sg_memory_info(sg_session *s, uint64_t *free_bytes, uint64_t *total_bytes);
 int32_t sg_pinned_owned(sg_session *s, uint64_t host, uint64_t bytes);
 int32_t sg_pinned_commit(sg_session *s, uint64_t offset, uint64_t bytes, int on);
 
+/* ---- communication interceptor (singularity_core/interceptors/communication.c) ------------------ */
+struct sg_party *sg_session_party(sg_session *s); /* exchange/engine.h; NULL: a child of a rank, which has none */
+int sg_session_has_gates(sg_session *s);          /* the backend can hold streams: needed for collectives */
+
 /* ---- staging: the handler's side of sg_link_call_send / _receive --------------------------------- */
 /* Calls `each` for consecutive chunks; the memory is the proxy's view of staging and may change under
  * the handler (untrusted bytes, trusted bounds).  Stops with CUDA_ERROR_UNKNOWN when the rank is gone. */

@@ -18,6 +18,7 @@ static _Atomic uint64_t last_id;
 const struct sg_driver *sg_session_driver(sg_session *s) { return s->server->driver; }
 const struct sg_hal_table *sg_session_hal(sg_session *s) { return s->server->hal; }
 int32_t sg_session_device(sg_session *s) { return s->server->device; }
+int sg_session_has_gates(sg_session *s) { return SG_HAL_HAS(s->server->hal, gate_make) && SG_HAL_HAS(s->server->hal, copy_to_host); }
 int sg_session_sliceable(sg_session *s) { return sg_residency_sliceable(s->server); }
 void **sg_session_state(sg_session *s) { return &s->state; }
 int sg_session_replaying(sg_session *s) { return atomic_load(&s->replaying) != 0; }
@@ -193,8 +194,11 @@ sg_session *sg_session_create(sg_server *server, uint32_t slot, uint32_t rank, u
     if (error == 0) error = sg_memory_begin(s);
     if (error == 0) error = map_files(s);
     if (error == 0) error = sg_residency_join(s, why);
+    if (error == 0) error = sg_communication_begin(s);
     if (error == 0) error = sg_worker_start(s);
     if (error == 0) return s;
+    sg_communication_quit(s);
+    sg_communication_end(s);
     sg_residency_leave(s);
     if (why[0] == 0) snprintf(why, 96, error == -EEXIST ? "rank %u's page-locked window is in use (%s)" : "rank %u: no session: %s", rank,
              strerror(-error));
@@ -278,6 +282,7 @@ static void *undertaker(void *argument) {
         sg_residency_discard(s); /* before a host function is let go: what follows it might be another's memory by now */
     }
     sg_calls_session_quit(s);
+    sg_communication_quit(s);
     await_threads(s);
     announce_death(s);
     sg_residency_ends(s);
@@ -285,6 +290,7 @@ static void *undertaker(void *argument) {
     server->base.context_set(server->context);
     sg_handles_take_all(&s->handles, destroy, s);
     sg_calls_session_end(s);
+    sg_communication_end(s);
     server->base.context_set(server->context);
     sg_residency_leave(s);
     release(s);
@@ -295,21 +301,18 @@ static void *undertaker(void *argument) {
 }
 
 int sg_session_bury(sg_session *s) {
-    pthread_attr_t attributes;
-    pthread_t thread;
     sigset_t all, before;
     sigfillset(&all);
     sigdelset(&all, SIGBUS), sigdelset(&all, SIGSEGV), sigdelset(&all, SIGFPE), sigdelset(&all, SIGILL);
-    pthread_attr_init(&attributes);
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = -pthread_create(&thread, &attributes, undertaker, s);
+    int error = -pthread_create(&s->undertaker, NULL, undertaker, s);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attributes);
+    s->buried = error == 0;
     return error;
 }
 
 void sg_session_free(sg_session *s) {
+    if (s->buried) pthread_join(s->undertaker, NULL); /* it has poked the server, and touches it no more */
     if (s->base != NULL) {
         sg_fault_forget(s->base);
         munmap(s->base, SG_SESSION_BYTES);

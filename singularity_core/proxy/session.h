@@ -71,9 +71,12 @@ struct sg_session {
     sg_arena *committed; /* what of the page-locked window is mapped */
     pthread_mutex_t pinned_lock;
     void *state; /* the handlers' */
+    struct sg_party *party; /* its place in the exchange */
     _Atomic uint32_t replaying;
     _Atomic uint64_t counters[32];
     _Atomic uint32_t ended; /* undertaker is through: the server's loop may free the slot */
+    pthread_t undertaker;
+    int buried; /* it was started; the server's loop alone asks */
 };
 
 /* What a thread that runs handlers knows; NULL in other threads. */
@@ -107,6 +110,7 @@ struct sg_server {
     uint64_t arena_bytes, swap_limit;
     _Atomic uint64_t live_bytes; /* of all sessions */
     struct sg_residency residency;
+    struct sg_engine *engine; /* the collectives of its sessions */
     int stop_event, poke_event, epoll;
     _Atomic uint32_t stopping;
     int barriers; /* the kernel has membarrier for all processes */
@@ -152,6 +156,14 @@ int sg_memory_begin(sg_session *session); /* 0 or -ENOMEM */
 void sg_memory_end(sg_session *session);  /* frees what the session holds */
 int sg_pinned_open(sg_session *session);
 void sg_pinned_end(sg_session *session);
+
+/* communication.c; begin and open: 0, or -errno, or -1 with `why`.  quit: no collective of the session waits for anything any
+ * more, its gates are open; end: when its streams are gone. */
+int sg_communication_open(sg_server *server, const struct sg_server_options *options, char why[256]);
+void sg_communication_close(sg_server *server);
+int sg_communication_begin(sg_session *session);
+void sg_communication_quit(sg_session *session);
+void sg_communication_end(sg_session *session);
 
 /* bulk.c */
 void sg_bulk_wake(sg_session *session);

@@ -121,6 +121,22 @@ int sg_leader_turn(sg_session *s, int touches) {
     return result;
 }
 
+void sg_leader_park(sg_session *s) {
+    struct sg_residency *r = of(s);
+    pthread_mutex_lock(&r->lock);
+    s->turn.parked = 1;
+    pthread_cond_broadcast(&r->changed);
+    pthread_mutex_unlock(&r->lock);
+}
+
+void sg_leader_unpark(sg_session *s) {
+    struct sg_residency *r = of(s);
+    pthread_mutex_lock(&r->lock);
+    while (!is_over(s) && (atomic_load(&s->turn.attention) & (SG_ATTEND_HOLD | SG_ATTEND_PAUSE)) != 0) wait_changed(r, 0);
+    s->turn.parked = 0;
+    pthread_mutex_unlock(&r->lock);
+}
+
 void sg_residency_misses(sg_session *s, int misses) {
     struct sg_residency *r = of(s);
     pthread_mutex_lock(&r->lock);

@@ -86,4 +86,8 @@ void sg_residency_stir(struct sg_session *session); /* something happened that a
 void sg_residency_tick(struct sg_server *server);   /* now and then: accounting */
 /* The leader's question before a message: 1: take it; 0: the session is over.  Waits for its turn. */
 int sg_leader_turn(struct sg_session *session, int touches);
+/* Around a wait in a handler that does not block, because the cut holds its rank: meanwhile it touches nothing, so the session
+ * counts as held. */
+void sg_leader_park(struct sg_session *session);
+void sg_leader_unpark(struct sg_session *session);
 #endif

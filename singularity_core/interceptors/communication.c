@@ -1,0 +1,58 @@
+/* The communication interceptor: gives the exchange's engine the sessions of this proxy.
+ *
+ * A party is a session; its memory is reached through the session's view, wherever that is, and its gates open when it is
+ * resident.  So a rank that is swapped out takes part in a collective like any other. */
+#include <stdio.h>
+#include <string.h>
+
+#include "../exchange/engine.h"
+#include "../proxy/session.h"
+
+#define ERROR_LAUNCH_FAILED 719 /* sticky: results are missing, nothing after that is worth computing */
+
+static int32_t read_memory(void *owner, uint64_t address, void *out, uint64_t bytes) { return sg_view_read(owner, address, out, bytes); }
+static int32_t write_memory(void *owner, uint64_t address, const void *in, uint64_t bytes) {
+    return sg_view_write(owner, address, in, bytes);
+}
+static void open_gate(void *owner, uint64_t gate) { sg_gate_open(owner, gate); }
+static void tell_misses(void *owner, int misses) { sg_residency_misses(owner, misses); }
+
+static void fail(void *owner, const char *said) {
+    sg_session *s = owner;
+    uint32_t none = 0;
+    if (!atomic_compare_exchange_strong(&s->page->async_error, &none, ERROR_LAUNCH_FAILED)) return; /* told already */
+    fprintf(stderr, "singularity: rank %u: a collective has no result: %s\n", s->rank, said);
+}
+
+int sg_communication_open(sg_server *server, const struct sg_server_options *options, char why[256]) {
+    struct sg_engine_options wanted = {.directory = options->exchange, .proxy_index = options->proxy_index,
+                                       .proxy_count = options->proxy_count == 0 ? 1 : options->proxy_count,
+                                       .calls = {read_memory, write_memory, open_gate, tell_misses, fail}};
+    server->engine = sg_engine_create(&wanted, why);
+    if (server->engine == NULL) return -1;
+    int error = sg_engine_start(server->engine);
+    if (error != 0) snprintf(why, 256, "no thread for collectives: %s", strerror(-error));
+    return error;
+}
+
+void sg_communication_close(sg_server *server) {
+    if (server->engine != NULL) sg_engine_destroy(server->engine);
+    server->engine = NULL;
+}
+
+int sg_communication_begin(sg_session *s) {
+    if (s->sub != 0) return 0; /* a child of the rank has no place among the ranks */
+    s->party = sg_party_begin(s->server->engine, s, s->rank, s->server->door->slots[s->slot].pid);
+    return s->party == NULL ? -ENOMEM : 0;
+}
+
+void sg_communication_quit(sg_session *s) {
+    if (s->party != NULL) sg_party_quit(s->party);
+}
+
+void sg_communication_end(sg_session *s) {
+    if (s->party != NULL) sg_party_end(s->party);
+    s->party = NULL;
+}
+
+struct sg_party *sg_session_party(sg_session *s) { return s->party; }
