@@ -48,6 +48,14 @@ class Capability(enum.Enum):
     KERNELS_PTX = "kernels_ptx"
     """The device runs PTX that the driver-ABI library of `Backend.driver_library` loads."""
 
+    GATES = "gates"
+    """Streams can be held at a gate that the host opens: what follows a collective waits there until its
+    result is in place."""
+
+    SETTLE = "settle"
+    """The device can say when nothing runs on it or could begin by itself, so that another rank may have
+    it."""
+
     NATIVE_TABLE = "native_table"
     """The backend brings its own `sg_hal_table` (native.h), so that the proxy's data path runs without
     Python."""

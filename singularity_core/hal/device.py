@@ -39,6 +39,7 @@ from .types import (
     Diagnosis,
     DType,
     EventHandle,
+    GateHandle,
     MemoryInfo,
     ReduceOp,
     SavedRange,
@@ -274,6 +275,42 @@ class Device(abc.ABC):
     def quiesce(self) -> None:
         """Waits until the device has nothing left to do, whatever stream it came from; raises asynchronous
         errors."""
+
+    # ---- gates ----------------------------------------------------------------------------------
+
+    def make_gate(self) -> GateHandle:
+        """A new gate, closed (``gates``).  Raises `OutOfMemory` when the device has no more."""
+        raise self.lacks(Capability.GATES)
+
+    def wait_gate(self, stream: StreamHandle, gate: GateHandle) -> None:
+        """Later work on the stream happens after `gate` was opened; once it is, nothing waits.  Returns at
+        once.
+
+        Any number of streams may wait.  `InvalidHandle` for an unknown stream, and a gate that is unknown or
+        dropped."""
+        raise self.lacks(Capability.GATES)
+
+    def open_gate(self, gate: GateHandle) -> None:
+        """Lets go all who wait at the gate, for good; opening it again does nothing.  Returns at once.
+
+        `InvalidHandle` for an unknown gate, and one that was opened and dropped."""
+        raise self.lacks(Capability.GATES)
+
+    def drop_gate(self, gate: GateHandle) -> None:
+        """No more waits come.  A closed gate still holds who waits, and can be opened; it goes when it is.
+
+        Closing the device opens its gates.  A sticky error ends the waits at closed gates, and what is behind
+        them does not happen.  `InvalidHandle` for a gate that is unknown or dropped."""
+        raise self.lacks(Capability.GATES)
+
+    def settle(self, timeout: float) -> bool:
+        """Waits up to `timeout` seconds until nothing runs on the device or could begin by itself
+        (``settle``); whether that is so.  0 only looks.
+
+        Then every stream of every context is empty, or its next work waits at a closed gate, in a host
+        function, or for a stream of which the same is true.  So, until a gate is opened, a host function
+        returns or work is queued, device memory stays as it is.  Raises no errors of earlier work."""
+        raise self.lacks(Capability.SETTLE)
 
     # ---- save and bring back --------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from .buffers import read_view, write_view
 from .capabilities import Capability
 from .device import Device
 from .driver_calls import NOT_READY, DriverLibrary
+from .driver_gates import DriverGates
 from .driver_kernels import DriverKernels, Reduction
 from .driver_memory import DriverMemory, MappedMemory, TableMemory
 from .driver_properties import read_attribute, read_properties
@@ -34,6 +35,7 @@ from .types import (
     DeviceProperties,
     DType,
     EventHandle,
+    GateHandle,
     MemoryInfo,
     ReduceOp,
     StreamHandle,
@@ -70,6 +72,7 @@ class DriverDevice(Device):
         self._streams: set[int] = set()
         self._events: dict[int, bool] = {}  # handle: has timing
         self._registered: dict[int, int] = {}
+        self._gates: DriverGates | None = None
         device, context = self._ffi.new("int *"), self._ffi.new("void **")
         library.call("cuDeviceGet", device, ordinal)
         library.call("cuCtxCreate_v2", context, 0, device[0])
@@ -90,6 +93,10 @@ class DriverDevice(Device):
             found.add(Capability.NATIVE_TABLE)
             found |= {Capability.RANGE_TRACKING} if self._table.has("range_live") else set()
             found |= {Capability.HOST_REGISTER} if self._table.has("host_register") else set()
+            found |= {Capability.SETTLE} if self._table.has("settle") else set()
+            if self._table.has("gate_make"):
+                found.add(Capability.GATES)
+                self._gates = DriverGates(self._library, self._table)
         else:
             self._memory = MappedMemory(self._library, ordinal)
             if read_attribute(self._library, device, _REGISTERED_POINTER):
@@ -164,6 +171,8 @@ class DriverDevice(Device):
             if self._closing:
                 return
             self._closing = True
+            if self._gates is not None:
+                self._gates.close()  # or who waits for a stream would wait for ever
             self._users_changed.wait_for(lambda: self._users == 0)
         with contextlib.suppress(HalError), self._pushed():
             self._library.ask("cuCtxSynchronize")
@@ -493,6 +502,36 @@ class DriverDevice(Device):
             if code:
                 raise self._library.error(code, "cuEventElapsedTime")
         return float(milliseconds[0]) / 1000.0
+
+    def _gate_keeper(self) -> DriverGates:
+        if self._gates is None:
+            raise self.lacks(Capability.GATES)
+        return self._gates
+
+    def make_gate(self) -> GateHandle:
+        with self._current():
+            return self._gate_keeper().make()
+
+    def wait_gate(self, stream: StreamHandle, gate: GateHandle) -> None:
+        gates = self._gate_keeper()
+        with self._current():
+            gates.wait(self._stream(stream), gate)
+
+    def open_gate(self, gate: GateHandle) -> None:
+        gates = self._gate_keeper()
+        with self._current():
+            gates.open(gate)
+
+    def drop_gate(self, gate: GateHandle) -> None:
+        gates = self._gate_keeper()
+        with self._current():
+            gates.drop(gate)
+
+    def settle(self, timeout: float) -> bool:
+        if self._table is None or Capability.SETTLE not in self._capabilities:
+            raise self.lacks(Capability.SETTLE)
+        with self._current():
+            return self._table.settle(timeout)
 
     def quiesce(self) -> None:
         with self._current():

@@ -99,6 +99,14 @@ struct sg_hal_table {
     int32_t (*host_unregister)(void *state, void *host);
     int32_t (*digest)(void *state, uint64_t address, uint64_t bytes, uint8_t out[16]);
     int32_t (*quiesce)(void *state);
+    int32_t (*copy_to_host)(void *state, void *host, uint64_t device, uint64_t bytes);
+    int32_t (*copy_to_device)(void *state, uint64_t device, const void *host, uint64_t bytes);
+    int32_t (*gate_make)(void *state, uint64_t *gate);
+    int32_t (*gate_wait)(void *state, uint64_t gate, void *stream);
+    int32_t (*gate_open)(void *state, uint64_t gate);
+    int32_t (*gate_drop)(void *state, uint64_t gate);
+    int32_t (*settle)(void *state, uint64_t timeout_ns);
+    int32_t (*discard)(void *state);
 };
 int32_t sg_hal_open_table(int32_t ordinal, const struct sg_hal_table **table);
 """

@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 from typing import Any
 
-from .driver_calls import DriverLibrary
+from .driver_calls import NOT_READY, DriverLibrary
 from .errors import InvalidArgument, InvalidState, OutOfMemory
 from .types import Arena
 
@@ -56,23 +56,33 @@ class TableMemory(DriverMemory):
         library.call("sg_hal_open_table", ordinal, out)
         self.table: Any = out[0]
         self.address = int(library.ffi.cast("uintptr_t", self.table))
-        known = library.ffi.sizeof("struct sg_hal_table")
-        if self.table.abi != 1 or self.table.struct_size < known:
+        first = library.ffi.offsetof("struct sg_hal_table", "copy_to_host")  # what table size 1 had
+        if self.table.abi != 1 or self.table.struct_size < first:
             raise InvalidState(
                 f"The native table of {library.path} has ABI {self.table.abi} and {self.table.struct_size} "
-                f"bytes; 1 and {known} are needed.",
+                f"bytes; 1 and at least {first} are needed.",
                 remedy="Install a backend and a core of the same release.",
             )
 
     def has(self, name: str) -> bool:
-        """Whether the table has the optional function `name`."""
-        return bool(getattr(self.table, name) != self._library.ffi.NULL)
+        """Whether the table has the optional function `name`: one of an earlier release ends before some."""
+        ffi = self._library.ffi
+        end = ffi.offsetof("struct sg_hal_table", name) + ffi.sizeof("void *")
+        return bool(self.table.struct_size >= end and getattr(self.table, name) != ffi.NULL)
 
     def ask(self, name: str, *arguments: object) -> None:
         """Calls a function of the table; raises what its code means."""
         code = int(getattr(self.table, name)(self.table.state, *arguments))
         if code:
             raise self._library.error(code, f"{name} of the native table")
+
+    def settle(self, timeout: float) -> bool:
+        """As `Device.settle`."""
+        nanoseconds = min(max(int(timeout * 1e9), 0), (1 << 64) - 1)
+        code = int(self.table.settle(self.table.state, nanoseconds))
+        if code not in (0, NOT_READY):
+            raise self._library.error(code, "settle of the native table")
+        return code == 0
 
     def arena_limit(self) -> int:
         size = self._library.ffi.new("uint64_t *")

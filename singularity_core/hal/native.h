@@ -57,9 +57,9 @@ struct sg_hal_table {
      * stream is empty, or its next work waits at a gate, in a host function, or for such a stream.
      * CUDA_ERROR_NOT_READY (600) when that is not so after `timeout_ns` (0: only looks). */
     int32_t (*settle)(void *state, uint64_t timeout_ns);
-    /* Optional (capability "settle"): gives up what the context that is current in the calling thread has queued.  What runs
-     * ends; nothing else begins, not even after a gate or a host function; gates hold its streams no longer, so that they empty
-     * and the context can be destroyed.  Nothing succeeds in the context afterwards. */
+    /* Optional (capability "settle"): gives up what the context that is current in the calling thread has queued.
+     * What runs ends; nothing else begins, not even after a gate or a host function; gates hold its streams no
+     * longer, so that they empty and the context can be destroyed.  Nothing succeeds in the context afterwards. */
     int32_t (*discard)(void *state);
 };
 

@@ -8,14 +8,16 @@ with or without the GIL.
 from __future__ import annotations
 
 import sys
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 from .capabilities import Capability
 from .device import Device
-from .driver_calls import declarations
+from .driver_calls import NOT_READY, declarations
 from .errors import HalError
+from .types import DEFAULT_STREAM, GateHandle, StreamHandle
 
 ABI = 1
 UNKNOWN_ERROR = 999
@@ -48,13 +50,12 @@ def build_table(device: Device) -> int:
     return int(ffi.cast("uintptr_t", table))
 
 
-def _guarded(function: Callable[..., None]) -> Callable[..., int]:
+def _guarded(function: Callable[..., int | None]) -> Callable[..., int]:
     """Errors become codes: an exception cannot cross C."""
 
     def call(*arguments: object) -> int:
         try:
-            function(*arguments)
-            return 0
+            return function(*arguments) or 0
         except HalError as error:
             print(f"singularity: {error}", file=sys.stderr)
             return error.code
@@ -64,7 +65,7 @@ def _guarded(function: Callable[..., None]) -> Callable[..., int]:
 
 def _functions(
     device: weakref.ref[Device], ffi: Any, capabilities: frozenset[Capability]
-) -> dict[str, Callable[..., None]]:
+) -> dict[str, Callable[..., int | None]]:
     def it() -> Device:
         found = device()
         if found is None:
@@ -82,7 +83,7 @@ def _functions(
     def digest(_: object, address: int, size: int, out: Any) -> None:
         ffi.memmove(out, it().digest(address, size), 16)
 
-    functions: dict[str, Callable[..., None]] = {
+    functions: dict[str, Callable[..., int | None]] = {
         "arena_open": arena_open,
         "arena_close": lambda _: it().close_arena(),
         "arena_limit": arena_limit,
@@ -98,4 +99,44 @@ def _functions(
         functions["host_unregister"] = lambda _, host: it().unregister_host(int(ffi.cast("uintptr_t", host)))
     if Capability.CHECKSUM in capabilities:
         functions["digest"] = digest
+    return functions | _sharing_functions(it, ffi, capabilities)
+
+
+def _sharing_functions(
+    it: Callable[[], Device], ffi: Any, capabilities: frozenset[Capability]
+) -> dict[str, Callable[..., int | None]]:
+    """What sharing a device needs."""
+    streams: list[StreamHandle] = []  # one: the default stream would wait for all others, gates included
+    streams_lock = threading.Lock()
+
+    def own_stream() -> StreamHandle:
+        if Capability.STREAMS not in capabilities:
+            return DEFAULT_STREAM
+        with streams_lock:
+            if not streams:
+                streams.append(it().create_stream())
+            return streams[0]
+
+    def copy_to_host(_: object, host: Any, address: int, size: int) -> None:
+        it().copy_to_host(ffi.buffer(host, size), address, own_stream())
+
+    def copy_to_device(_: object, address: int, host: Any, size: int) -> None:
+        it().copy_to_device(address, ffi.buffer(host, size), own_stream())
+
+    def gate_make(_: object, gate: Any) -> None:
+        gate[0] = it().make_gate()
+
+    def gate_wait(_: object, gate: int, stream: Any) -> None:
+        it().wait_gate(StreamHandle(int(ffi.cast("uintptr_t", stream))), GateHandle(gate))
+
+    functions: dict[str, Callable[..., int | None]] = {
+        "copy_to_host": copy_to_host,
+        "copy_to_device": copy_to_device,
+    }
+    if Capability.GATES in capabilities:
+        functions["gate_make"], functions["gate_wait"] = gate_make, gate_wait
+        functions["gate_open"] = lambda _, gate: it().open_gate(GateHandle(gate))
+        functions["gate_drop"] = lambda _, gate: it().drop_gate(GateHandle(gate))
+    if Capability.SETTLE in capabilities:
+        functions["settle"] = lambda _, nanoseconds: 0 if it().settle(nanoseconds / 1e9) else NOT_READY
     return functions

@@ -16,6 +16,10 @@ StreamHandle = NewType("StreamHandle", int)
 EventHandle = NewType("EventHandle", int)
 """A mark in a stream.  Opaque; only the device that made it knows what it means."""
 
+GateHandle = NewType("GateHandle", int)
+"""A point that streams wait at until the host opens it.  Opaque; only the device that made it knows what it
+means."""
+
 DEFAULT_STREAM = StreamHandle(0)
 """The stream that every device has.  Work on it is ordered before and after work on all other streams."""
 

@@ -11,6 +11,7 @@ from .harness import Harness, Workspace
 from .suite_arena import ArenaTests
 from .suite_backend import BackendTests
 from .suite_content import ContentTests
+from .suite_gates import GateTests
 from .suite_group import GroupTests
 from .suite_order import OrderTests
 from .suite_reduce import ReduceTests
@@ -18,5 +19,7 @@ from .suite_reduce import ReduceTests
 __all__ = ["DeviceConformance", "Harness", "Workspace"]
 
 
-class DeviceConformance(BackendTests, ArenaTests, ContentTests, ReduceTests, OrderTests, GroupTests):
+class DeviceConformance(
+    BackendTests, ArenaTests, ContentTests, ReduceTests, OrderTests, GateTests, GroupTests
+):
     """All tests of the contract."""

@@ -24,11 +24,11 @@ from ..hal import (
     Unavailable,
     Unsupported,
 )
-from ..hal.types import EventHandle
+from ..hal.types import EventHandle, GateHandle
 from .harness import Harness, Workspace
 from .plugin import missing_capabilities
 
-_STREAM, _EVENT = StreamHandle(0), EventHandle(0)
+_STREAM, _EVENT, _GATE = StreamHandle(0), EventHandle(0), GateHandle(0)
 
 # One call per method that belongs to a capability.
 OPTIONAL_CALLS = [
@@ -49,6 +49,11 @@ OPTIONAL_CALLS = [
     (Capability.EVENTS, "query_event", (_EVENT,)),
     (Capability.EVENTS, "synchronize_event", (_EVENT,)),
     (Capability.EVENTS_TIMING, "elapsed", (_EVENT, _EVENT)),
+    (Capability.GATES, "make_gate", ()),
+    (Capability.GATES, "wait_gate", (_STREAM, _GATE)),
+    (Capability.GATES, "open_gate", (_GATE,)),
+    (Capability.GATES, "drop_gate", (_GATE,)),
+    (Capability.SETTLE, "settle", (0.0,)),
 ]
 
 REQUIRED_CALLS = [

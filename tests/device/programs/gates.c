@@ -370,6 +370,45 @@ CASE(closing_the_arena_releases_gates, "the arena closes although streams wait a
     CHECK(word(0) == 0);
 }
 
+CASE(discarding_gives_up_the_queue, "what a discarded context has queued does not happen, whatever it waits for; others go on")
+{
+    begin();
+    CUcontext other;
+    CUstream ours = stream();
+    uint64_t g = gate();
+    OK(cuCtxCreate_v2(&other, 0, 0));
+    module = NULL;
+    CUstream running = stream(), waiting = stream(), hosted = stream();
+    atomic_store(&host_may_return, 0);
+    atomic_store(&host_came, 0);
+    spin(0, running);
+    set(1, 1, running);
+    at(g, waiting);
+    set(2, 1, waiting);
+    OK(cuLaunchHostFunc(hosted, wait_in_host, NULL));
+    set(3, 1, hosted);
+    while (atomic_load(&host_came) == 0)
+        usleep(500);
+    CHECK(t->discard(t->state) == 0 && t->discard(t->state) == 0);
+    IS(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuMemsetD32Async(memory, 1, 1, running));
+    atomic_store(&host_may_return, 1);
+    OK(cuCtxPushCurrent_v2(context));
+    at(g, ours);
+    set(4, 1, ours);
+    release(0);
+    CHECK(settle(LONG) == 0);
+    CHECK(word(0) == 1 && word(1) == 0 && word(2) == 0 && word(3) == 0 && word(4) == 0);
+    open_gate(g);
+    OK(cuStreamSynchronize(ours));
+    CHECK(word(4) == 1);
+    OK(cuCtxDestroy_v2(other));
+    OK(cuCtxPopCurrent_v2(NULL));
+    CHECK(t->discard(t->state) == CUDA_ERROR_INVALID_CONTEXT); /* current, but gone */
+    OK(cuCtxPopCurrent_v2(NULL));
+    OK(cuCtxPopCurrent_v2(NULL));
+    CHECK(t->discard(t->state) == CUDA_ERROR_INVALID_CONTEXT);
+}
+
 CASE(copies_are_of_live_memory, "copy_to_host and copy_to_device need live arena memory, and a bad host address is an error")
 {
     begin();
