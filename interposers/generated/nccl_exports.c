@@ -7,7 +7,7 @@
 EXPORT ncclResult_t ncclMemAlloc(void **ptr, size_t size)
 {
     ncclResult_t result = sg_ncclMemAlloc(ptr, size);
-    if (__builtin_expect(sg_trace_on, 0))
+    if (__builtin_expect(atomic_load_explicit(&sg_trace_on, memory_order_acquire), 0))
         sg_trace_call("ncclMemAlloc", "ptr,size", "pz", (const uint64_t[]){sg_trace_bits(&ptr, sizeof ptr), sg_trace_bits(&size, sizeof size)}, result);
     return result;
 }
@@ -16,7 +16,7 @@ EXPORT ncclResult_t pncclMemAlloc(void **ptr, size_t size) __attribute__((alias(
 EXPORT ncclResult_t ncclMemFree(void *ptr)
 {
     ncclResult_t result = sg_ncclMemFree(ptr);
-    if (__builtin_expect(sg_trace_on, 0))
+    if (__builtin_expect(atomic_load_explicit(&sg_trace_on, memory_order_acquire), 0))
         sg_trace_call("ncclMemFree", "ptr", "p", (const uint64_t[]){sg_trace_bits(&ptr, sizeof ptr)}, result);
     return result;
 }
@@ -25,7 +25,7 @@ EXPORT ncclResult_t pncclMemFree(void *ptr) __attribute__((alias("ncclMemFree"))
 EXPORT ncclResult_t ncclGetVersion(int *version)
 {
     ncclResult_t result = sg_ncclGetVersion(version);
-    if (__builtin_expect(sg_trace_on, 0))
+    if (__builtin_expect(atomic_load_explicit(&sg_trace_on, memory_order_acquire), 0))
         sg_trace_call("ncclGetVersion", "version", "I", (const uint64_t[]){sg_trace_bits(&version, sizeof version)}, result);
     return result;
 }
@@ -34,7 +34,7 @@ EXPORT ncclResult_t pncclGetVersion(int *version) __attribute__((alias("ncclGetV
 EXPORT ncclResult_t ncclGetUniqueId(ncclUniqueId *uniqueId)
 {
     ncclResult_t result = sg_ncclGetUniqueId(uniqueId);
-    if (__builtin_expect(sg_trace_on, 0))
+    if (__builtin_expect(atomic_load_explicit(&sg_trace_on, memory_order_acquire), 0))
         sg_trace_call("ncclGetUniqueId", "uniqueId", "p", (const uint64_t[]){sg_trace_bits(&uniqueId, sizeof uniqueId)}, result);
     return result;
 }
@@ -43,7 +43,7 @@ EXPORT ncclResult_t pncclGetUniqueId(ncclUniqueId *uniqueId) __attribute__((alia
 EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank, ncclConfig_t *config)
 {
     ncclResult_t result = sg_ncclCommInitRankConfig(comm, nranks, commId, rank, config);
-    if (__builtin_expect(sg_trace_on, 0))
+    if (__builtin_expect(atomic_load_explicit(&sg_trace_on, memory_order_acquire), 0))
         sg_trace_call("ncclCommInitRankConfig", "comm,nranks,commId,rank,config", "Xipip", (const uint64_t[]){sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&nranks, sizeof nranks), sg_trace_bits(&commId, sizeof commId), sg_trace_bits(&rank, sizeof rank), sg_trace_bits(&config, sizeof config)}, result);
     return result;
 }
@@ -52,7 +52,7 @@ EXPORT ncclResult_t pncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUn
 EXPORT ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank)
 {
     ncclResult_t result = sg_ncclCommInitRank(comm, nranks, commId, rank);
-    if (__builtin_expect(sg_trace_on, 0))
+    if (__builtin_expect(atomic_load_explicit(&sg_trace_on, memory_order_acquire), 0))
         sg_trace_call("ncclCommInitRank", "comm,nranks,commId,rank", "Xipi", (const uint64_t[]){sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&nranks, sizeof nranks), sg_trace_bits(&commId, sizeof commId), sg_trace_bits(&rank, sizeof rank)}, result);
     return result;
 }
@@ -61,7 +61,7 @@ EXPORT ncclResult_t pncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId
 EXPORT ncclResult_t ncclCommInitAll(ncclComm_t *comm, int ndev, const int *devlist)
 {
     ncclResult_t result = sg_ncclCommInitAll(comm, ndev, devlist);
-    if (__builtin_expect(sg_trace_on, 0))
+    if (__builtin_expect(atomic_load_explicit(&sg_trace_on, memory_order_acquire), 0))
         sg_trace_call("ncclCommInitAll", "comm,ndev,devlist", "Xip", (const uint64_t[]){sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&ndev, sizeof ndev), sg_trace_bits(&devlist, sizeof devlist)}, result);
     return result;
 }
@@ -70,7 +70,7 @@ EXPORT ncclResult_t pncclCommInitAll(ncclComm_t *comm, int ndev, const int *devl
 EXPORT ncclResult_t ncclCommFinalize(ncclComm_t comm)
 {
     ncclResult_t result = sg_ncclCommFinalize(comm);
-    if (__builtin_expect(sg_trace_on, 0))
+    if (__builtin_expect(atomic_load_explicit(&sg_trace_on, memory_order_acquire), 0))
         sg_trace_call("ncclCommFinalize", "comm", "p", (const uint64_t[]){sg_trace_bits(&comm, sizeof comm)}, result);
     return result;
 }
@@ -79,7 +79,7 @@ EXPORT ncclResult_t pncclCommFinalize(ncclComm_t comm) __attribute__((alias("ncc
 EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
     ncclResult_t result = sg_ncclCommDestroy(comm);
-    if (__builtin_expect(sg_trace_on, 0))
+    if (__builtin_expect(atomic_load_explicit(&sg_trace_on, memory_order_acquire), 0))
         sg_trace_call("ncclCommDestroy", "comm", "p", (const uint64_t[]){sg_trace_bits(&comm, sizeof comm)}, result);
     return result;
 }
@@ -88,7 +88,7 @@ EXPORT ncclResult_t pncclCommDestroy(ncclComm_t comm) __attribute__((alias("nccl
 EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
     ncclResult_t result = sg_ncclCommAbort(comm);
-    if (__builtin_expect(sg_trace_on, 0))
+    if (__builtin_expect(atomic_load_explicit(&sg_trace_on, memory_order_acquire), 0))
         sg_trace_call("ncclCommAbort", "comm", "p", (const uint64_t[]){sg_trace_bits(&comm, sizeof comm)}, result);
     return result;
 }
@@ -106,7 +106,7 @@ EXPORT ncclResult_t pncclCommRevoke(ncclComm_t comm, int revokeFlags) __attribut
 EXPORT ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config)
 {
     ncclResult_t result = sg_ncclCommSplit(comm, color, key, newcomm, config);
-    if (__builtin_expect(sg_trace_on, 0))
+    if (__builtin_expect(atomic_load_explicit(&sg_trace_on, memory_order_acquire), 0))
         sg_trace_call("ncclCommSplit", "comm,color,key,newcomm,config", "piiXp", (const uint64_t[]){sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&color, sizeof color), sg_trace_bits(&key, sizeof key), sg_trace_bits(&newcomm, sizeof newcomm), sg_trace_bits(&config, sizeof config)}, result);
     return result;
 }
@@ -150,7 +150,7 @@ EXPORT ncclResult_t pncclCommGrow(ncclComm_t comm, int nRanks, const ncclUniqueI
 EXPORT ncclResult_t ncclCommInitRankScalable(ncclComm_t *newcomm, int nranks, int myrank, int nId, ncclUniqueId *commIds, ncclConfig_t *config)
 {
     ncclResult_t result = sg_ncclCommInitRankScalable(newcomm, nranks, myrank, nId, commIds, config);
-    if (__builtin_expect(sg_trace_on, 0))
+    if (__builtin_expect(atomic_load_explicit(&sg_trace_on, memory_order_acquire), 0))
         sg_trace_call("ncclCommInitRankScalable", "newcomm,nranks,myrank,nId,commIds,config", "Xiiipp", (const uint64_t[]){sg_trace_bits(&newcomm, sizeof newcomm), sg_trace_bits(&nranks, sizeof nranks), sg_trace_bits(&myrank, sizeof myrank), sg_trace_bits(&nId, sizeof nId), sg_trace_bits(&commIds, sizeof commIds), sg_trace_bits(&config, sizeof config)}, result);
     return result;
 }
@@ -177,7 +177,7 @@ EXPORT void pncclResetDebugInit(void) __attribute__((alias("ncclResetDebugInit")
 EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *asyncError)
 {
     ncclResult_t result = sg_ncclCommGetAsyncError(comm, asyncError);
-    if (__builtin_expect(sg_trace_on, 0))
+    if (__builtin_expect(atomic_load_explicit(&sg_trace_on, memory_order_acquire), 0))
         sg_trace_call("ncclCommGetAsyncError", "comm,asyncError", "pI", (const uint64_t[]){sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&asyncError, sizeof asyncError)}, result);
     return result;
 }
@@ -186,7 +186,7 @@ EXPORT ncclResult_t pncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *asyncE
 EXPORT ncclResult_t ncclCommCount(const ncclComm_t comm, int *count)
 {
     ncclResult_t result = sg_ncclCommCount(comm, count);
-    if (__builtin_expect(sg_trace_on, 0))
+    if (__builtin_expect(atomic_load_explicit(&sg_trace_on, memory_order_acquire), 0))
         sg_trace_call("ncclCommCount", "comm,count", "pI", (const uint64_t[]){sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&count, sizeof count)}, result);
     return result;
 }
@@ -195,7 +195,7 @@ EXPORT ncclResult_t pncclCommCount(const ncclComm_t comm, int *count) __attribut
 EXPORT ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device)
 {
     ncclResult_t result = sg_ncclCommCuDevice(comm, device);
-    if (__builtin_expect(sg_trace_on, 0))
+    if (__builtin_expect(atomic_load_explicit(&sg_trace_on, memory_order_acquire), 0))
         sg_trace_call("ncclCommCuDevice", "comm,device", "pI", (const uint64_t[]){sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&device, sizeof device)}, result);
     return result;
 }
@@ -204,7 +204,7 @@ EXPORT ncclResult_t pncclCommCuDevice(const ncclComm_t comm, int *device) __attr
 EXPORT ncclResult_t ncclCommUserRank(const ncclComm_t comm, int *rank)
 {
     ncclResult_t result = sg_ncclCommUserRank(comm, rank);
-    if (__builtin_expect(sg_trace_on, 0))
+    if (__builtin_expect(atomic_load_explicit(&sg_trace_on, memory_order_acquire), 0))
         sg_trace_call("ncclCommUserRank", "comm,rank", "pI", (const uint64_t[]){sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&rank, sizeof rank)}, result);
     return result;
 }
@@ -213,7 +213,7 @@ EXPORT ncclResult_t pncclCommUserRank(const ncclComm_t comm, int *rank) __attrib
 EXPORT ncclResult_t ncclCommRegister(const ncclComm_t comm, void *buff, size_t size, void **handle)
 {
     ncclResult_t result = sg_ncclCommRegister(comm, buff, size, handle);
-    if (__builtin_expect(sg_trace_on, 0))
+    if (__builtin_expect(atomic_load_explicit(&sg_trace_on, memory_order_acquire), 0))
         sg_trace_call("ncclCommRegister", "comm,buff,size,handle", "ppzp", (const uint64_t[]){sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&buff, sizeof buff), sg_trace_bits(&size, sizeof size), sg_trace_bits(&handle, sizeof handle)}, result);
     return result;
 }
@@ -222,7 +222,7 @@ EXPORT ncclResult_t pncclCommRegister(const ncclComm_t comm, void *buff, size_t 
 EXPORT ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle)
 {
     ncclResult_t result = sg_ncclCommDeregister(comm, handle);
-    if (__builtin_expect(sg_trace_on, 0))
+    if (__builtin_expect(atomic_load_explicit(&sg_trace_on, memory_order_acquire), 0))
         sg_trace_call("ncclCommDeregister", "comm,handle", "pp", (const uint64_t[]){sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&handle, sizeof handle)}, result);
     return result;
 }
@@ -248,7 +248,7 @@ EXPORT ncclResult_t pncclCommResume(ncclComm_t comm) __attribute__((alias("ncclC
 EXPORT ncclResult_t ncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t *value)
 {
     ncclResult_t result = sg_ncclCommMemStats(comm, stat, value);
-    if (__builtin_expect(sg_trace_on, 0))
+    if (__builtin_expect(atomic_load_explicit(&sg_trace_on, memory_order_acquire), 0))
         sg_trace_call("ncclCommMemStats", "comm,stat,value", "pip", (const uint64_t[]){sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&stat, sizeof stat), sg_trace_bits(&value, sizeof value)}, result);
     return result;
 }
@@ -288,7 +288,7 @@ EXPORT ncclResult_t pncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t win, void *
 EXPORT ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t datatype, ncclScalarResidence_t residence, ncclComm_t comm)
 {
     ncclResult_t result = sg_ncclRedOpCreatePreMulSum(op, scalar, datatype, residence, comm);
-    if (__builtin_expect(sg_trace_on, 0))
+    if (__builtin_expect(atomic_load_explicit(&sg_trace_on, memory_order_acquire), 0))
         sg_trace_call("ncclRedOpCreatePreMulSum", "op,scalar,datatype,residence,comm", "Ipiip", (const uint64_t[]){sg_trace_bits(&op, sizeof op), sg_trace_bits(&scalar, sizeof scalar), sg_trace_bits(&datatype, sizeof datatype), sg_trace_bits(&residence, sizeof residence), sg_trace_bits(&comm, sizeof comm)}, result);
     return result;
 }
@@ -297,7 +297,7 @@ EXPORT ncclResult_t pncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncc
 EXPORT ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm)
 {
     ncclResult_t result = sg_ncclRedOpDestroy(op, comm);
-    if (__builtin_expect(sg_trace_on, 0))
+    if (__builtin_expect(atomic_load_explicit(&sg_trace_on, memory_order_acquire), 0))
         sg_trace_call("ncclRedOpDestroy", "op,comm", "ip", (const uint64_t[]){sg_trace_bits(&op, sizeof op), sg_trace_bits(&comm, sizeof comm)}, result);
     return result;
 }
@@ -306,7 +306,7 @@ EXPORT ncclResult_t pncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) __attribu
 EXPORT ncclResult_t ncclReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream)
 {
     ncclResult_t result = sg_ncclReduce(sendbuff, recvbuff, count, datatype, op, root, comm, stream);
-    if (__builtin_expect(sg_trace_on, 0))
+    if (__builtin_expect(atomic_load_explicit(&sg_trace_on, memory_order_acquire), 0))
         sg_trace_call("ncclReduce", "sendbuff,recvbuff,count,datatype,op,root,comm,stream", "ppziiipp", (const uint64_t[]){sg_trace_bits(&sendbuff, sizeof sendbuff), sg_trace_bits(&recvbuff, sizeof recvbuff), sg_trace_bits(&count, sizeof count), sg_trace_bits(&datatype, sizeof datatype), sg_trace_bits(&op, sizeof op), sg_trace_bits(&root, sizeof root), sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&stream, sizeof stream)}, result);
     return result;
 }
@@ -315,7 +315,7 @@ EXPORT ncclResult_t pncclReduce(const void *sendbuff, void *recvbuff, size_t cou
 EXPORT ncclResult_t ncclBcast(void *buff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream)
 {
     ncclResult_t result = sg_ncclBcast(buff, count, datatype, root, comm, stream);
-    if (__builtin_expect(sg_trace_on, 0))
+    if (__builtin_expect(atomic_load_explicit(&sg_trace_on, memory_order_acquire), 0))
         sg_trace_call("ncclBcast", "buff,count,datatype,root,comm,stream", "pziipp", (const uint64_t[]){sg_trace_bits(&buff, sizeof buff), sg_trace_bits(&count, sizeof count), sg_trace_bits(&datatype, sizeof datatype), sg_trace_bits(&root, sizeof root), sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&stream, sizeof stream)}, result);
     return result;
 }
@@ -324,7 +324,7 @@ EXPORT ncclResult_t pncclBcast(void *buff, size_t count, ncclDataType_t datatype
 EXPORT ncclResult_t ncclBroadcast(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream)
 {
     ncclResult_t result = sg_ncclBroadcast(sendbuff, recvbuff, count, datatype, root, comm, stream);
-    if (__builtin_expect(sg_trace_on, 0))
+    if (__builtin_expect(atomic_load_explicit(&sg_trace_on, memory_order_acquire), 0))
         sg_trace_call("ncclBroadcast", "sendbuff,recvbuff,count,datatype,root,comm,stream", "ppziipp", (const uint64_t[]){sg_trace_bits(&sendbuff, sizeof sendbuff), sg_trace_bits(&recvbuff, sizeof recvbuff), sg_trace_bits(&count, sizeof count), sg_trace_bits(&datatype, sizeof datatype), sg_trace_bits(&root, sizeof root), sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&stream, sizeof stream)}, result);
     return result;
 }
@@ -333,7 +333,7 @@ EXPORT ncclResult_t pncclBroadcast(const void *sendbuff, void *recvbuff, size_t 
 EXPORT ncclResult_t ncclAllReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
 {
     ncclResult_t result = sg_ncclAllReduce(sendbuff, recvbuff, count, datatype, op, comm, stream);
-    if (__builtin_expect(sg_trace_on, 0))
+    if (__builtin_expect(atomic_load_explicit(&sg_trace_on, memory_order_acquire), 0))
         sg_trace_call("ncclAllReduce", "sendbuff,recvbuff,count,datatype,op,comm,stream", "ppziipp", (const uint64_t[]){sg_trace_bits(&sendbuff, sizeof sendbuff), sg_trace_bits(&recvbuff, sizeof recvbuff), sg_trace_bits(&count, sizeof count), sg_trace_bits(&datatype, sizeof datatype), sg_trace_bits(&op, sizeof op), sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&stream, sizeof stream)}, result);
     return result;
 }
@@ -342,7 +342,7 @@ EXPORT ncclResult_t pncclAllReduce(const void *sendbuff, void *recvbuff, size_t 
 EXPORT ncclResult_t ncclReduceScatter(const void *sendbuff, void *recvbuff, size_t recvcount, ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
 {
     ncclResult_t result = sg_ncclReduceScatter(sendbuff, recvbuff, recvcount, datatype, op, comm, stream);
-    if (__builtin_expect(sg_trace_on, 0))
+    if (__builtin_expect(atomic_load_explicit(&sg_trace_on, memory_order_acquire), 0))
         sg_trace_call("ncclReduceScatter", "sendbuff,recvbuff,recvcount,datatype,op,comm,stream", "ppziipp", (const uint64_t[]){sg_trace_bits(&sendbuff, sizeof sendbuff), sg_trace_bits(&recvbuff, sizeof recvbuff), sg_trace_bits(&recvcount, sizeof recvcount), sg_trace_bits(&datatype, sizeof datatype), sg_trace_bits(&op, sizeof op), sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&stream, sizeof stream)}, result);
     return result;
 }
@@ -351,7 +351,7 @@ EXPORT ncclResult_t pncclReduceScatter(const void *sendbuff, void *recvbuff, siz
 EXPORT ncclResult_t ncclAllGather(const void *sendbuff, void *recvbuff, size_t sendcount, ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream)
 {
     ncclResult_t result = sg_ncclAllGather(sendbuff, recvbuff, sendcount, datatype, comm, stream);
-    if (__builtin_expect(sg_trace_on, 0))
+    if (__builtin_expect(atomic_load_explicit(&sg_trace_on, memory_order_acquire), 0))
         sg_trace_call("ncclAllGather", "sendbuff,recvbuff,sendcount,datatype,comm,stream", "ppzipp", (const uint64_t[]){sg_trace_bits(&sendbuff, sizeof sendbuff), sg_trace_bits(&recvbuff, sizeof recvbuff), sg_trace_bits(&sendcount, sizeof sendcount), sg_trace_bits(&datatype, sizeof datatype), sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&stream, sizeof stream)}, result);
     return result;
 }
@@ -360,7 +360,7 @@ EXPORT ncclResult_t pncclAllGather(const void *sendbuff, void *recvbuff, size_t 
 EXPORT ncclResult_t ncclAlltoAll(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream)
 {
     ncclResult_t result = sg_ncclAlltoAll(sendbuff, recvbuff, count, datatype, comm, stream);
-    if (__builtin_expect(sg_trace_on, 0))
+    if (__builtin_expect(atomic_load_explicit(&sg_trace_on, memory_order_acquire), 0))
         sg_trace_call("ncclAlltoAll", "sendbuff,recvbuff,count,datatype,comm,stream", "ppzipp", (const uint64_t[]){sg_trace_bits(&sendbuff, sizeof sendbuff), sg_trace_bits(&recvbuff, sizeof recvbuff), sg_trace_bits(&count, sizeof count), sg_trace_bits(&datatype, sizeof datatype), sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&stream, sizeof stream)}, result);
     return result;
 }
@@ -369,7 +369,7 @@ EXPORT ncclResult_t pncclAlltoAll(const void *sendbuff, void *recvbuff, size_t c
 EXPORT ncclResult_t ncclGather(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream)
 {
     ncclResult_t result = sg_ncclGather(sendbuff, recvbuff, count, datatype, root, comm, stream);
-    if (__builtin_expect(sg_trace_on, 0))
+    if (__builtin_expect(atomic_load_explicit(&sg_trace_on, memory_order_acquire), 0))
         sg_trace_call("ncclGather", "sendbuff,recvbuff,count,datatype,root,comm,stream", "ppziipp", (const uint64_t[]){sg_trace_bits(&sendbuff, sizeof sendbuff), sg_trace_bits(&recvbuff, sizeof recvbuff), sg_trace_bits(&count, sizeof count), sg_trace_bits(&datatype, sizeof datatype), sg_trace_bits(&root, sizeof root), sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&stream, sizeof stream)}, result);
     return result;
 }
@@ -378,7 +378,7 @@ EXPORT ncclResult_t pncclGather(const void *sendbuff, void *recvbuff, size_t cou
 EXPORT ncclResult_t ncclScatter(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream)
 {
     ncclResult_t result = sg_ncclScatter(sendbuff, recvbuff, count, datatype, root, comm, stream);
-    if (__builtin_expect(sg_trace_on, 0))
+    if (__builtin_expect(atomic_load_explicit(&sg_trace_on, memory_order_acquire), 0))
         sg_trace_call("ncclScatter", "sendbuff,recvbuff,count,datatype,root,comm,stream", "ppziipp", (const uint64_t[]){sg_trace_bits(&sendbuff, sizeof sendbuff), sg_trace_bits(&recvbuff, sizeof recvbuff), sg_trace_bits(&count, sizeof count), sg_trace_bits(&datatype, sizeof datatype), sg_trace_bits(&root, sizeof root), sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&stream, sizeof stream)}, result);
     return result;
 }
@@ -387,7 +387,7 @@ EXPORT ncclResult_t pncclScatter(const void *sendbuff, void *recvbuff, size_t co
 EXPORT ncclResult_t ncclAllReduceConfig(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config)
 {
     ncclResult_t result = sg_ncclAllReduceConfig(sendbuff, recvbuff, count, datatype, op, comm, stream, config);
-    if (__builtin_expect(sg_trace_on, 0))
+    if (__builtin_expect(atomic_load_explicit(&sg_trace_on, memory_order_acquire), 0))
         sg_trace_call("ncclAllReduceConfig", "sendbuff,recvbuff,count,datatype,op,comm,stream,config", "ppziippp", (const uint64_t[]){sg_trace_bits(&sendbuff, sizeof sendbuff), sg_trace_bits(&recvbuff, sizeof recvbuff), sg_trace_bits(&count, sizeof count), sg_trace_bits(&datatype, sizeof datatype), sg_trace_bits(&op, sizeof op), sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&stream, sizeof stream), sg_trace_bits(&config, sizeof config)}, result);
     return result;
 }
@@ -396,7 +396,7 @@ EXPORT ncclResult_t pncclAllReduceConfig(const void *sendbuff, void *recvbuff, s
 EXPORT ncclResult_t ncclBroadcastConfig(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config)
 {
     ncclResult_t result = sg_ncclBroadcastConfig(sendbuff, recvbuff, count, datatype, root, comm, stream, config);
-    if (__builtin_expect(sg_trace_on, 0))
+    if (__builtin_expect(atomic_load_explicit(&sg_trace_on, memory_order_acquire), 0))
         sg_trace_call("ncclBroadcastConfig", "sendbuff,recvbuff,count,datatype,root,comm,stream,config", "ppziippp", (const uint64_t[]){sg_trace_bits(&sendbuff, sizeof sendbuff), sg_trace_bits(&recvbuff, sizeof recvbuff), sg_trace_bits(&count, sizeof count), sg_trace_bits(&datatype, sizeof datatype), sg_trace_bits(&root, sizeof root), sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&stream, sizeof stream), sg_trace_bits(&config, sizeof config)}, result);
     return result;
 }
@@ -405,7 +405,7 @@ EXPORT ncclResult_t pncclBroadcastConfig(const void *sendbuff, void *recvbuff, s
 EXPORT ncclResult_t ncclReduceConfig(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config)
 {
     ncclResult_t result = sg_ncclReduceConfig(sendbuff, recvbuff, count, datatype, op, root, comm, stream, config);
-    if (__builtin_expect(sg_trace_on, 0))
+    if (__builtin_expect(atomic_load_explicit(&sg_trace_on, memory_order_acquire), 0))
         sg_trace_call("ncclReduceConfig", "sendbuff,recvbuff,count,datatype,op,root,comm,stream,config", "ppziiippp", (const uint64_t[]){sg_trace_bits(&sendbuff, sizeof sendbuff), sg_trace_bits(&recvbuff, sizeof recvbuff), sg_trace_bits(&count, sizeof count), sg_trace_bits(&datatype, sizeof datatype), sg_trace_bits(&op, sizeof op), sg_trace_bits(&root, sizeof root), sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&stream, sizeof stream), sg_trace_bits(&config, sizeof config)}, result);
     return result;
 }
@@ -414,7 +414,7 @@ EXPORT ncclResult_t pncclReduceConfig(const void *sendbuff, void *recvbuff, size
 EXPORT ncclResult_t ncclAllGatherConfig(const void *sendbuff, void *recvbuff, size_t sendcount, ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config)
 {
     ncclResult_t result = sg_ncclAllGatherConfig(sendbuff, recvbuff, sendcount, datatype, comm, stream, config);
-    if (__builtin_expect(sg_trace_on, 0))
+    if (__builtin_expect(atomic_load_explicit(&sg_trace_on, memory_order_acquire), 0))
         sg_trace_call("ncclAllGatherConfig", "sendbuff,recvbuff,sendcount,datatype,comm,stream,config", "ppzippp", (const uint64_t[]){sg_trace_bits(&sendbuff, sizeof sendbuff), sg_trace_bits(&recvbuff, sizeof recvbuff), sg_trace_bits(&sendcount, sizeof sendcount), sg_trace_bits(&datatype, sizeof datatype), sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&stream, sizeof stream), sg_trace_bits(&config, sizeof config)}, result);
     return result;
 }
@@ -423,7 +423,7 @@ EXPORT ncclResult_t pncclAllGatherConfig(const void *sendbuff, void *recvbuff, s
 EXPORT ncclResult_t ncclReduceScatterConfig(const void *sendbuff, void *recvbuff, size_t recvcount, ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config)
 {
     ncclResult_t result = sg_ncclReduceScatterConfig(sendbuff, recvbuff, recvcount, datatype, op, comm, stream, config);
-    if (__builtin_expect(sg_trace_on, 0))
+    if (__builtin_expect(atomic_load_explicit(&sg_trace_on, memory_order_acquire), 0))
         sg_trace_call("ncclReduceScatterConfig", "sendbuff,recvbuff,recvcount,datatype,op,comm,stream,config", "ppziippp", (const uint64_t[]){sg_trace_bits(&sendbuff, sizeof sendbuff), sg_trace_bits(&recvbuff, sizeof recvbuff), sg_trace_bits(&recvcount, sizeof recvcount), sg_trace_bits(&datatype, sizeof datatype), sg_trace_bits(&op, sizeof op), sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&stream, sizeof stream), sg_trace_bits(&config, sizeof config)}, result);
     return result;
 }
@@ -432,7 +432,7 @@ EXPORT ncclResult_t pncclReduceScatterConfig(const void *sendbuff, void *recvbuf
 EXPORT ncclResult_t ncclAlltoAllConfig(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config)
 {
     ncclResult_t result = sg_ncclAlltoAllConfig(sendbuff, recvbuff, count, datatype, comm, stream, config);
-    if (__builtin_expect(sg_trace_on, 0))
+    if (__builtin_expect(atomic_load_explicit(&sg_trace_on, memory_order_acquire), 0))
         sg_trace_call("ncclAlltoAllConfig", "sendbuff,recvbuff,count,datatype,comm,stream,config", "ppzippp", (const uint64_t[]){sg_trace_bits(&sendbuff, sizeof sendbuff), sg_trace_bits(&recvbuff, sizeof recvbuff), sg_trace_bits(&count, sizeof count), sg_trace_bits(&datatype, sizeof datatype), sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&stream, sizeof stream), sg_trace_bits(&config, sizeof config)}, result);
     return result;
 }
@@ -441,7 +441,7 @@ EXPORT ncclResult_t pncclAlltoAllConfig(const void *sendbuff, void *recvbuff, si
 EXPORT ncclResult_t ncclGatherConfig(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config)
 {
     ncclResult_t result = sg_ncclGatherConfig(sendbuff, recvbuff, count, datatype, root, comm, stream, config);
-    if (__builtin_expect(sg_trace_on, 0))
+    if (__builtin_expect(atomic_load_explicit(&sg_trace_on, memory_order_acquire), 0))
         sg_trace_call("ncclGatherConfig", "sendbuff,recvbuff,count,datatype,root,comm,stream,config", "ppziippp", (const uint64_t[]){sg_trace_bits(&sendbuff, sizeof sendbuff), sg_trace_bits(&recvbuff, sizeof recvbuff), sg_trace_bits(&count, sizeof count), sg_trace_bits(&datatype, sizeof datatype), sg_trace_bits(&root, sizeof root), sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&stream, sizeof stream), sg_trace_bits(&config, sizeof config)}, result);
     return result;
 }
@@ -450,7 +450,7 @@ EXPORT ncclResult_t pncclGatherConfig(const void *sendbuff, void *recvbuff, size
 EXPORT ncclResult_t ncclScatterConfig(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config)
 {
     ncclResult_t result = sg_ncclScatterConfig(sendbuff, recvbuff, count, datatype, root, comm, stream, config);
-    if (__builtin_expect(sg_trace_on, 0))
+    if (__builtin_expect(atomic_load_explicit(&sg_trace_on, memory_order_acquire), 0))
         sg_trace_call("ncclScatterConfig", "sendbuff,recvbuff,count,datatype,root,comm,stream,config", "ppziippp", (const uint64_t[]){sg_trace_bits(&sendbuff, sizeof sendbuff), sg_trace_bits(&recvbuff, sizeof recvbuff), sg_trace_bits(&count, sizeof count), sg_trace_bits(&datatype, sizeof datatype), sg_trace_bits(&root, sizeof root), sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&stream, sizeof stream), sg_trace_bits(&config, sizeof config)}, result);
     return result;
 }
@@ -459,7 +459,7 @@ EXPORT ncclResult_t pncclScatterConfig(const void *sendbuff, void *recvbuff, siz
 EXPORT ncclResult_t ncclSend(const void *sendbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm, cudaStream_t stream)
 {
     ncclResult_t result = sg_ncclSend(sendbuff, count, datatype, peer, comm, stream);
-    if (__builtin_expect(sg_trace_on, 0))
+    if (__builtin_expect(atomic_load_explicit(&sg_trace_on, memory_order_acquire), 0))
         sg_trace_call("ncclSend", "sendbuff,count,datatype,peer,comm,stream", "pziipp", (const uint64_t[]){sg_trace_bits(&sendbuff, sizeof sendbuff), sg_trace_bits(&count, sizeof count), sg_trace_bits(&datatype, sizeof datatype), sg_trace_bits(&peer, sizeof peer), sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&stream, sizeof stream)}, result);
     return result;
 }
@@ -468,7 +468,7 @@ EXPORT ncclResult_t pncclSend(const void *sendbuff, size_t count, ncclDataType_t
 EXPORT ncclResult_t ncclRecv(void *recvbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm, cudaStream_t stream)
 {
     ncclResult_t result = sg_ncclRecv(recvbuff, count, datatype, peer, comm, stream);
-    if (__builtin_expect(sg_trace_on, 0))
+    if (__builtin_expect(atomic_load_explicit(&sg_trace_on, memory_order_acquire), 0))
         sg_trace_call("ncclRecv", "recvbuff,count,datatype,peer,comm,stream", "pziipp", (const uint64_t[]){sg_trace_bits(&recvbuff, sizeof recvbuff), sg_trace_bits(&count, sizeof count), sg_trace_bits(&datatype, sizeof datatype), sg_trace_bits(&peer, sizeof peer), sg_trace_bits(&comm, sizeof comm), sg_trace_bits(&stream, sizeof stream)}, result);
     return result;
 }
@@ -519,7 +519,7 @@ EXPORT ncclResult_t pncclWaitSignal(int nDesc, ncclWaitSignalDesc_t *signalDescs
 EXPORT ncclResult_t ncclGroupStart(void)
 {
     ncclResult_t result = sg_ncclGroupStart();
-    if (__builtin_expect(sg_trace_on, 0))
+    if (__builtin_expect(atomic_load_explicit(&sg_trace_on, memory_order_acquire), 0))
         sg_trace_call("ncclGroupStart", "", "", (const uint64_t[]){0}, result);
     return result;
 }
@@ -528,7 +528,7 @@ EXPORT ncclResult_t pncclGroupStart(void) __attribute__((alias("ncclGroupStart")
 EXPORT ncclResult_t ncclGroupEnd(void)
 {
     ncclResult_t result = sg_ncclGroupEnd();
-    if (__builtin_expect(sg_trace_on, 0))
+    if (__builtin_expect(atomic_load_explicit(&sg_trace_on, memory_order_acquire), 0))
         sg_trace_call("ncclGroupEnd", "", "", (const uint64_t[]){0}, result);
     return result;
 }
@@ -537,7 +537,7 @@ EXPORT ncclResult_t pncclGroupEnd(void) __attribute__((alias("ncclGroupEnd")));
 EXPORT ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t *simInfo)
 {
     ncclResult_t result = sg_ncclGroupSimulateEnd(simInfo);
-    if (__builtin_expect(sg_trace_on, 0))
+    if (__builtin_expect(atomic_load_explicit(&sg_trace_on, memory_order_acquire), 0))
         sg_trace_call("ncclGroupSimulateEnd", "simInfo", "p", (const uint64_t[]){sg_trace_bits(&simInfo, sizeof simInfo)}, result);
     return result;
 }

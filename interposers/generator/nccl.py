@@ -244,7 +244,7 @@ def _traced(function: NcclFunction) -> str:
         codes += _TRACE_CODES.get(plain, "i" if "*" not in plain and "_t" in plain else "p")
     values = ", ".join(f"sg_trace_bits(&{n}, sizeof {n})" for n in function.names)
     return (
-        "    if (__builtin_expect(sg_trace_on, 0))\n"
+        "    if (__builtin_expect(atomic_load_explicit(&sg_trace_on, memory_order_acquire), 0))\n"
         f'        sg_trace_call("{function.name}", "{",".join(function.names)}", "{codes}", '
         f"(const uint64_t[]){{{values or '0'}}}, result);\n"
     )

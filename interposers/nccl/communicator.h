@@ -91,7 +91,7 @@ static inline uint64_t sg_trace_bits(const void *at, size_t bytes)
     __builtin_memcpy(&bits, at, bytes < sizeof bits ? bytes : sizeof bits);
     return bits;
 }
-extern int sg_trace_on;
+extern _Atomic int sg_trace_on;
 ncclResult_t sg_unique_read(const char *call, const ncclUniqueId *id, uint8_t unique[16]);
 ncclResult_t sg_refuse(_Atomic int *said, const char *call, const char *reason, const char *remedy);
 

@@ -87,10 +87,10 @@ static void find_table(void)
     if (library)
         *(void **)&get = dlsym(library, SG_CLIENT_TABLE);
     table = get ? get(SG_CALLS_HASH) : NULL;
-    sg_trace_on = table && *table->tracing;
+    atomic_store(&sg_trace_on, table && *table->tracing);
 }
 
-int sg_trace_on;
+_Atomic int sg_trace_on;
 
 void sg_trace_call(const char *call, const char *names, const char *codes, const uint64_t *values, ncclResult_t result)
 {
