@@ -142,17 +142,34 @@ HANDLER(release) {
     if (error == 0) sg_log_destroy(s, word(r, 0));
     return error;
 }
-static int32_t chunk_in(void *to, uint64_t offset, void *chunk, uint32_t bytes) { memcpy((uint8_t *)to + offset, chunk, bytes); return 0; }
-static int32_t chunk_out(void *from, uint64_t offset, void *chunk, uint32_t bytes) { memcpy(chunk, (uint8_t *)from + offset, bytes); return 0; }
+struct bulk { sg_session *session; uint8_t *at; };
+static int32_t chunk_in(void *argument, uint64_t offset, void *chunk, uint32_t bytes) {
+    struct bulk *bulk = argument;
+    int32_t error = sg_device_enter(bulk->session);
+    if (error != 0) return error;
+    memcpy(bulk->at + offset, chunk, bytes);
+    sg_device_leave(bulk->session);
+    return 0;
+}
+static int32_t chunk_out(void *argument, uint64_t offset, void *chunk, uint32_t bytes) {
+    struct bulk *bulk = argument;
+    int32_t error = sg_device_enter(bulk->session);
+    if (error != 0) return error;
+    memcpy(chunk, bulk->at + offset, bytes);
+    sg_device_leave(bulk->session);
+    return 0;
+}
 HANDLER(write_device) {
     UNUSED;
     if (sg_memory_owned(s, word(r, 0), word(r, 1)) != 0) return 1;
-    return sg_bulk_receive(s, word(r, 1), chunk_in, (void *)word(r, 0));
+    struct bulk bulk = {s, (uint8_t *)word(r, 0)};
+    return sg_bulk_receive(s, word(r, 1), chunk_in, &bulk);
 }
 HANDLER(read_device) {
     UNUSED;
     if (sg_memory_owned(s, word(r, 0), word(r, 1)) != 0) return 1;
-    return sg_bulk_send(s, word(r, 1), chunk_out, (void *)word(r, 0));
+    struct bulk bulk = {s, (uint8_t *)word(r, 0)};
+    return sg_bulk_send(s, word(r, 1), chunk_out, &bulk);
 }
 HANDLER(pin) { UNUSED; return sg_pinned_commit(s, word(r, 0), word(r, 1), word(r, 2) != 0); }
 HANDLER(pin_add) {
@@ -245,8 +262,24 @@ static int32_t host_unregister(void *state, void *host) {
     atomic_fetch_sub(&registered, 1);
     return 0;
 }
+static int32_t copy_to_host(void *state, void *host, uint64_t device, uint64_t bytes) {
+    (void)state;
+    memcpy(host, (void *)device, bytes);
+    return 0;
+}
+static int32_t copy_to_device(void *state, uint64_t device, const void *host, uint64_t bytes) {
+    (void)state;
+    memcpy((void *)device, host, bytes);
+    return 0;
+}
+/* no call of this device is asynchronous: it is always settled, and no gate is ever asked for */
+static int32_t settle(void *state, uint64_t timeout_ns) { (void)state, (void)timeout_ns; return 0; }
+static int32_t discard(void *state) { (void)state; return 0; }
+static int32_t gate_make(void *state, uint64_t *gate) { (void)state, (void)gate; return 2; }
+
 const struct sg_hal_table stub_hal = {
     .struct_size = sizeof(struct sg_hal_table), .abi = SG_HAL_ABI, .arena_open = arena_open, .arena_close = arena_close,
     .arena_limit = arena_limit, .range_live = range_live, .range_dead = range_dead, .host_register = host_register,
-    .host_unregister = host_unregister,
+    .host_unregister = host_unregister, .copy_to_host = copy_to_host, .copy_to_device = copy_to_device, .gate_make = gate_make,
+    .settle = settle, .discard = discard,
 };
