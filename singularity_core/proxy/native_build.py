@@ -59,29 +59,6 @@ uint64_t sg_arena_free_bytes(const sg_arena *arena);
 uint64_t sg_arena_largest(const sg_arena *arena);
 int sg_arena_check(const sg_arena *arena);
 
-/* ---- slicer ---- */
-#define SG_SLICER_NOBODY ...
-#define SG_SLICER_HOST_NS ...
-enum { SG_SLICE_PRESENT, SG_SLICE_WANTS, SG_SLICE_WAITS, SG_SLICE_MISSES, SG_SLICE_ENDS, ... };
-enum { SG_SLICE_STAY, SG_SLICE_SWITCH };
-struct sg_slicer {
-    uint32_t state[64];
-    uint64_t since[64];
-    uint64_t pause[64];
-    uint64_t pause_before[64];
-    uint32_t resident, last, held;
-    uint64_t resident_since, switches, swap_ns, wait_ns, quantum_ns;
-    ...;
-};
-struct sg_slice_decision {
-    uint32_t what, to;
-    uint64_t again_ns;
-};
-void sg_slicer_init(struct sg_slicer *slicer, uint64_t wait_ns, uint64_t quantum_ns);
-void sg_slicer_set(struct sg_slicer *slicer, uint32_t slot, uint32_t state, uint64_t now);
-struct sg_slice_decision sg_slicer_decide(const struct sg_slicer *slicer, uint64_t now);
-void sg_slicer_switched(struct sg_slicer *slicer, uint32_t to, uint64_t now, uint64_t cost_ns);
-
 /* ---- replay log ---- */
 struct sg_log;
 struct sg_log_record {
@@ -106,7 +83,6 @@ PREAMBLE = """
 #include "singularity_core/interceptors/arena.h"
 #include "singularity_core/proxy/replay.h"
 #include "singularity_core/proxy/server.h"
-#include "singularity_core/splicing/slicer.h"
 """
 
 

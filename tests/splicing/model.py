@@ -1,0 +1,236 @@
+"""Ranks that share a device, as small as they can be, around the very slicer that the proxy runs.
+
+Time goes in ticks of 20 ms.  A rank is a list of actions; what takes time takes 1 to the action's most ticks,
+as an adversary chooses.  States hold ages instead of times, none beyond any deadline, so they are finite.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from singularity_core._native import ffi, lib
+
+TICK = 20_000_000
+NOW = 1_000_000 * TICK
+OLD = 60
+"""Ticks after which it matters no more how long something is ago."""
+NOBODY: int = lib.SG_SLICER_NOBODY
+
+
+@dataclass(frozen=True)
+class Action:
+    """``compute`` needs the device, ``host`` does not; both take 1 to `most` ticks.  ``contribute`` and
+    ``wait`` are the two sides of collective `number` of all ranks.  ``exit`` ends the session."""
+
+    kind: str
+    most: int = 1
+    number: int = 0
+
+
+@dataclass(frozen=True)
+class Slicer:
+    """struct sg_slicer, with ages in ticks."""
+
+    state: tuple[int, ...]
+    age: tuple[int, ...]
+    pause: tuple[int, ...]
+    pause_before: tuple[int, ...]
+    resident: int
+    last: int
+    resident_age: int
+    switches: int = 0
+
+
+@dataclass(frozen=True)
+class State:
+    at: tuple[int, ...]
+    """Per rank: its action; the number of actions when it is through."""
+    spent: tuple[int, ...]
+    """Per rank: ticks in that action."""
+    slicer: Slicer
+    turns_missed: tuple[int, ...]
+    """Per rank: switches to others since it wants the device."""
+
+
+class Model:
+    """The ranks' programs and the slicer's settings."""
+
+    def __init__(self, programs: list[list[Action]], *, quantum: int, wait: int = 1) -> None:
+        self.programs = programs
+        self.count = len(programs)
+        self._native: Any = ffi.new("struct sg_slicer *")
+        lib.sg_slicer_init(self._native, wait * TICK, quantum * TICK)
+
+    # ---- between the model's slicer and the C struct -----------------------------------------------
+    def _load(self, s: Slicer) -> Any:
+        native = self._native
+        native.resident, native.last, native.switches = s.resident, s.last, s.switches
+        native.resident_since = NOW - s.resident_age * TICK
+        for i in range(self.count):
+            native.state[i], native.since[i] = s.state[i], NOW - s.age[i] * TICK
+            native.pause[i], native.pause_before[i] = s.pause[i], s.pause_before[i]
+        return native
+
+    def _store(self) -> Slicer:
+        native, ranks = self._native, range(self.count)
+        return Slicer(
+            state=tuple(native.state[i] for i in ranks),
+            age=tuple((NOW - native.since[i]) // TICK for i in ranks),
+            pause=tuple(native.pause[i] for i in ranks),
+            pause_before=tuple(native.pause_before[i] for i in ranks),
+            resident=native.resident,
+            last=native.last,
+            resident_age=(NOW - native.resident_since) // TICK,
+            switches=native.switches,
+        )
+
+    def first(self) -> State:
+        """Nobody has done anything, and nobody has the device."""
+        zero = (0,) * self.count
+        slicer = Slicer(zero, zero, zero, zero, NOBODY, 63, 0)
+        return self._settle(State(zero, zero, slicer, zero))
+
+    # ---- what ranks are about ----------------------------------------------------------------------
+    def action(self, state: State, rank: int) -> Action | None:
+        at, program = state.at[rank], self.programs[rank]
+        return program[at] if at < len(program) else None
+
+    def _contributed(self, state: State, rank: int, number: int) -> bool:
+        own = Action("contribute", number=number)
+        program = self.programs[rank]
+        return own not in program or state.at[rank] > program.index(own)
+
+    def _complete(self, state: State, number: int) -> bool:
+        return all(self._contributed(state, rank, number) for rank in range(self.count))
+
+    def _bits(self, state: State, rank: int) -> int:
+        action, bits = self.action(state, rank), int(lib.SG_SLICE_PRESENT)
+        if action is None:
+            return bits
+        if action.kind == "exit":
+            return 0
+        if action.kind == "compute":
+            bits |= lib.SG_SLICE_WANTS
+        if action.kind == "wait":
+            bits |= lib.SG_SLICE_WAITS
+            bits |= lib.SG_SLICE_WANTS if self._complete(state, action.number) else lib.SG_SLICE_MISSES
+        return bits
+
+    def _advance(self, state: State, rank: int) -> State:
+        at = (*state.at[:rank], state.at[rank] + 1, *state.at[rank + 1 :])
+        spent = (*state.spent[:rank], 0, *state.spent[rank + 1 :])
+        return replace(state, at=at, spent=spent)
+
+    def _at_once(self, state: State) -> State | None:
+        """The state after one thing that takes no time; None: there is none."""
+        for rank in range(self.count):
+            action = self.action(state, rank)
+            if action is None:
+                continue
+            passes = (
+                action.kind == "wait"
+                and state.slicer.resident == rank
+                and self._complete(state, action.number)
+            )
+            if action.kind == "contribute" or passes:
+                return self._advance(state, rank)
+        return None
+
+    def _settle(self, state: State) -> State:
+        """Everything that happens without time passing, the slicer's decisions included."""
+        for _ in range(1000):
+            after = self._at_once(state)
+            state = state if after is None else after
+            decided = self._decide(state)
+            if (
+                after is None
+                and decided.slicer.switches == state.slicer.switches
+                and decided.slicer.resident == state.slicer.resident
+            ):
+                return decided
+            state = decided
+        raise AssertionError(f"decisions without end in {state}")
+
+    def _decide(self, state: State) -> State:
+        native = self._load(state.slicer)
+        for rank in range(self.count):
+            lib.sg_slicer_set(native, rank, self._bits(state, rank), NOW)
+            if native.resident == rank and self._bits(state, rank) == 0:
+                lib.sg_slicer_switched(native, NOBODY, NOW, 0)
+        decision = lib.sg_slicer_decide(native, NOW)
+        missed = tuple(
+            m if native.state[i] & lib.SG_SLICE_WANTS else 0 for i, m in enumerate(state.turns_missed)
+        )
+        others = any(native.state[i] & lib.SG_SLICE_WANTS for i in range(self.count) if i != native.resident)
+        if decision.what == lib.SG_SLICE_SWITCH:
+            assert native.state[decision.to] & lib.SG_SLICE_WANTS, f"{decision.to} wants nothing in {state}"
+            lib.sg_slicer_switched(native, decision.to, NOW, 0)
+            missed = tuple(
+                0 if i == decision.to else m + (native.state[i] & lib.SG_SLICE_WANTS != 0)
+                for i, m in enumerate(missed)
+            )
+        else:
+            assert (decision.again_ns > NOW) == others, f"the slicer forgets who wants the device in {state}"
+        return replace(state, slicer=self._store(), turns_missed=missed)
+
+    # ---- time ---------------------------------------------------------------------------------------
+    def _takes_time(self, state: State, rank: int) -> bool:
+        action = self.action(state, rank)
+        return action is not None and (
+            action.kind == "host" or (action.kind == "compute" and state.slicer.resident == rank)
+        )
+
+    def successors(self, state: State) -> Iterator[State]:
+        """All states one tick later."""
+        s = state.slicer
+        older = replace(
+            s, age=tuple(min(a + 1, OLD) for a in s.age), resident_age=min(s.resident_age + 1, OLD)
+        )
+        choices: list[list[bool]] = []
+        for rank in range(self.count):
+            action = self.action(state, rank)
+            if action is None or not self._takes_time(state, rank):
+                choices.append([False])
+            else:
+                choices.append([True] if state.spent[rank] + 1 >= action.most else [True, False])
+        for ends in itertools.product(*choices):
+            spent = tuple(n + self._takes_time(state, i) for i, n in enumerate(state.spent))
+            after = replace(state, slicer=older, spent=spent)
+            for rank, through in enumerate(ends):
+                after = self._advance(after, rank) if through else after
+            yield self._settle(after)
+
+    def over(self, state: State) -> bool:
+        return all(self.action(state, rank) in (None, Action("exit")) for rank in range(self.count))
+
+
+def explore(model: Model, most: int = 400_000) -> tuple[set[State], list[State]]:
+    """All reachable states, and those in which all ranks are through.
+
+    AssertionError: a state without a future in which not all are through, or a run that comes back to itself.
+    Both are found by one search in depth: what is on the path to itself goes on for ever."""
+    first = model.first()
+    done: set[State] = set()
+    ends: list[State] = []
+    path: set[State] = {first}
+    stack = [(first, iter([] if model.over(first) else list(model.successors(first))))]
+    while stack:
+        state, rest = stack[-1]
+        following = next(rest, None)
+        if following is None:
+            stack.pop()
+            path.discard(state)
+            done.add(state)
+            if model.over(state):
+                ends.append(state)
+            continue
+        assert following not in path, f"for ever without progress: {following}"
+        if following in done:
+            continue
+        assert len(done) < most, "more states than the test has time for"
+        path.add(following)
+        stack.append((following, iter([] if model.over(following) else list(model.successors(following)))))
+    return done, ends
