@@ -6,93 +6,66 @@ Keys: tinygrad_ratio       a training step of examples/train_digits.py (TinyJit,
       launch_bound_ratio   1,000 small launches and a synchronisation
       simulated_ratio      20 kernels of 0.5 ms that take device time and no CPU, and a synchronisation
 Two ranks are alive at once, one behind a proxy and one native, with as many device threads each.  They take
-turns, block by block; each ratio is the median over blocks of (median step proxied / median step native).
-A ratio of 1.02 means 2 %.
+turns, a few steps each; a ratio is the median over pairs of turns of (a step proxied / a step native), where a
+turn's step is the median of its steps but the first, which finds the other's data in the caches.
+A ratio of 1.02 means 2 %; the quartiles of the pairs' ratios say how far to trust it.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import socket
 import statistics
-import subprocess
 import tempfile
 from pathlib import Path
 
-from ranks import HERE, ROOT, compile_c, cuda_environment, rank_command, report
+from ranks import HERE, ROOT, Slices, compile_c, cuda_environment, rank_command, report
 
-STEPS_PER_BLOCK = {"tinygrad": 10, "launch_bound": 20, "simulated": 10}
-WARM_UP_STEPS = 8
-
-
-class Stepper:
-    """A rank that does steps on demand."""
-
-    def __init__(self, proxied: bool, workload: str, directory: Path, environment: dict[str, str]) -> None:
-        path = directory / f"{workload}-{int(proxied)}.socket"
-        if workload == "tinygrad":
-            program = [str(HERE / "programs" / "tinygrad_steps.py"), str(path), str(ROOT / "examples")]
-        else:
-            program = [str(directory / "step_server"), str(path), workload]
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(str(path))
-            listener.listen(1)
-            listener.settimeout(120)
-            self.process = subprocess.Popen(
-                rank_command(proxied, program, python=workload == "tinygrad"),
-                env={**os.environ, **environment},
-            )
-            self.connection, _ = listener.accept()
-        self.connection.settimeout(300)
-        self.answers = self.connection.makefile("r")
-
-    def block(self, steps: int) -> float:
-        """Median nanoseconds of a step."""
-        times = []
-        for _ in range(steps):
-            self.connection.sendall(b"s")
-            line = self.answers.readline()
-            if not line:
-                raise SystemExit(f"a rank ended with {self.process.wait(60)} in the middle of a step")
-            times.append(float(line))
-        return statistics.median(times)
-
-    def close(self) -> None:
-        self.answers.close()
-        self.connection.close()
-        try:
-            self.process.wait(60)
-        except subprocess.TimeoutExpired:
-            self.process.terminate()
-            self.process.wait(60)
+STEPS_PER_TURN = {"tinygrad": 6, "launch_bound": 10, "simulated": 4}
+WARM_UP_STEPS = 12
 
 
-def compare(workload: str, pairs: int, directory: Path, environment: dict[str, str]) -> tuple[float, float]:
-    """(ratio, native milliseconds per step)."""
-    native = Stepper(False, workload, directory, environment)
-    try:
-        proxied = Stepper(True, workload, directory, environment)
-        try:
-            for stepper in (native, proxied):
-                stepper.block(WARM_UP_STEPS)
-            steps, ratios, direct = STEPS_PER_BLOCK[workload], [], []
-            for pair in range(pairs):
-                order = (native, proxied) if pair % 2 == 0 else (proxied, native)
-                times = {stepper: stepper.block(steps) for stepper in order}
-                ratios.append(times[proxied] / times[native])
-                direct.append(times[native] / 1e6)
-            return statistics.median(ratios), statistics.median(direct)
-        finally:
-            proxied.close()
-    finally:
-        native.close()
+def start(proxied: bool, workload: str, directory: Path, environment: dict[str, str]) -> Slices:
+    """A rank that does one step per slice."""
+    if workload == "tinygrad":
+        program = [str(HERE / "programs" / "tinygrad_steps.py"), "SOCKET", str(ROOT / "examples")]
+    else:
+        program = [str(directory / "step_server"), "SOCKET", workload]
+    return Slices(rank_command(proxied, program, python=workload == "tinygrad"), directory, environment)
+
+
+def turn(rank: Slices, steps: int) -> float:
+    """Nanoseconds of a step, in its own caches."""
+    return statistics.median([rank.measure("s") for _ in range(steps)][1:])
+
+
+def compare(workload: str, pairs: int, directory: Path, environment: dict[str, str]) -> dict[str, float]:
+    with (
+        start(False, workload, directory, environment) as native,
+        start(True, workload, directory, environment) as proxied,
+    ):
+        for rank in (native, proxied):
+            turn(rank, WARM_UP_STEPS)
+        ratios, direct = [], []
+        for pair in range(pairs):
+            order = (native, proxied) if pair % 2 == 0 else (proxied, native)
+            times = {rank: turn(rank, STEPS_PER_TURN[workload]) for rank in order}
+            ratios.append(times[proxied] / times[native])
+            direct.append(times[native] / 1e6)
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    return {
+        f"{workload}_ratio": middle,
+        f"{workload}_ratio_low": low,
+        f"{workload}_ratio_high": high,
+        f"{workload}_native_ms": statistics.median(direct),
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="What the proxy adds to a step.")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--pairs", type=int, default=15, help="of blocks, per workload")
+    parser.add_argument("--pairs", type=int, default=60, help="of turns, per workload")
+    parser.add_argument("--workloads", nargs="+", choices=list(STEPS_PER_TURN), default=list(STEPS_PER_TURN))
     parser.add_argument("--threads", type=int, default=1, help="worker threads of the device, on both sides")
     arguments = parser.parse_args()
     results: dict[str, float] = {}
@@ -106,16 +79,14 @@ def main() -> None:
             "DEV": "CUDA",
             **cuda_environment(),
         }
-        for workload in STEPS_PER_BLOCK:
-            results[f"{workload}_ratio"], results[f"{workload}_native_ms"] = compare(
-                workload, arguments.pairs, directory, environment
-            )
+        for workload in arguments.workloads:
+            results |= compare(workload, arguments.pairs, directory, environment)
     report(
         "Step time through the proxy / natively",
         results,
         {
             "pairs": arguments.pairs,
-            "steps_per_block": str(STEPS_PER_BLOCK),
+            "steps_per_turn": str(STEPS_PER_TURN),
             "threads": arguments.threads,
             "cpus": os.cpu_count(),
         },
