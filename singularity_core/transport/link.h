@@ -1,6 +1,6 @@
 /* The rank's end of a session: claim a slot, post messages, wait for replies, move bulk data.
  * Loaded into ranks, so libc only.  Every function may be called from any thread.
- * Waiting is a bounded spin, then sched_yield, then a futex with a time-out of 50 ms, after which
+ * Waiting is a bounded spin that yields, then a futex with a time-out of 50 ms, after which
  * the dead words (and, should the agent be gone too, /proc) are looked at again. */
 #ifndef SG_LINK_H
 #define SG_LINK_H

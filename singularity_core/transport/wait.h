@@ -1,8 +1,9 @@
-/* Waiting on words in shared memory: bounded spin, then sched_yield, then a futex.
+/* Waiting on words in shared memory: a bounded spin that lets others run, then a futex.
  *
- * Why three steps: an answer that comes within microseconds must not cost a system call; with more
- * runnable threads than CPUs an unbounded spin starves the very thread that is waited for; and who
- * has nothing to do must sleep.  Discipline: only the waiter sets and clears its own `waiting` flag,
+ * Why so: an answer that comes within microseconds must not cost a system call; with more runnable
+ * threads than CPUs a spin starves the very thread that is waited for (or one that computes), so it
+ * yields every few microseconds, and ends when a yield shows that the CPU is wanted; and who has
+ * nothing to do must sleep.  Discipline: only the waiter sets and clears its own `waiting` flag,
  * because a waker that clears it loses the next wake-up.  All flags and the words that they guard
  * use sequentially consistent accesses ("store mine, then load yours", on both sides), no fences:
  * ThreadSanitizer cannot see fences.
@@ -59,23 +60,28 @@ static inline uint64_t sg_now_ns(void) {
 
 /* How much longer to poll.  `= {0}` before the first look; again after every success. */
 struct sg_patience {
-    uint32_t rounds, yields;
-    uint64_t until;
+    uint32_t rounds;
+    uint64_t until, yield_at;
 };
-#define SG_SPIN_NS 20000u
-#define SG_YIELDS 24u
+#define SG_SPIN_NS 40000u
+#define SG_YIELD_NS 4000u  /* the longest that a spin keeps the CPU from a thread with work */
+#define SG_AWAY_NS 10000u  /* a yield that takes longer has found one */
 
 /* 1: look again; 0: time to sleep. */
 static inline int sg_patience_left(struct sg_patience *patience) {
-    if (patience->yields == 0) {
-        sg_pause();
-        if (++patience->rounds % 32 != 0) return 1;
-        uint64_t now = sg_now_ns();
-        if (patience->until == 0) patience->until = now + SG_SPIN_NS;
-        if (now < patience->until) return 1;
+    sg_pause();
+    if (++patience->rounds % 32 != 0) return 1;
+    uint64_t now = sg_now_ns();
+    if (patience->until == 0) {
+        patience->until = now + SG_SPIN_NS;
+        patience->yield_at = now + SG_YIELD_NS;
     }
-    if (++patience->yields > SG_YIELDS) return 0;
+    if (now >= patience->until) return 0;
+    if (now < patience->yield_at) return 1;
     sched_yield();
+    uint64_t back = sg_now_ns();
+    if (back - now > SG_AWAY_NS) patience->until = back; /* the CPU is wanted: one more look */
+    patience->yield_at = back + SG_YIELD_NS;
     return 1;
 }
 
