@@ -32,8 +32,11 @@ static void note_error(sg_session *s, int32_t error) {
 static int32_t make_current(struct sg_worker *w, uint32_t index) {
     sg_session *s = w->session;
     void *physical = NULL;
-    w->context = index == 0 ? 0 : sg_handles_at(&s->handles, SG_KIND_CONTEXT, index);
-    if (index != 0) {
+    if (index == 0) {
+        w->context = 0;
+    } else if (SG_HANDLE_INDEX(w->context) != index ||
+               (physical = sg_handles_get(&s->handles, SG_KIND_CONTEXT, w->context)) == NULL) { /* not the one before */
+        w->context = sg_handles_at(&s->handles, SG_KIND_CONTEXT, index);
         physical = sg_handles_get(&s->handles, SG_KIND_CONTEXT, w->context);
         if (physical == NULL) return SG_CUDA_CONTEXT_DESTROYED;
     }

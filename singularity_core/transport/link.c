@@ -61,17 +61,7 @@ static void lock_init(struct producer_lock *lock) {
     lock->can_bias = sg_membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0;
 }
 
-static void lock_take(struct producer_lock *lock) {
-    uint64_t me = (uint64_t)pthread_self();
-    if (atomic_load_explicit(&lock->owner, memory_order_relaxed) == me) {
-        atomic_store_explicit(&lock->held, 1, memory_order_relaxed);
-        atomic_signal_fence(memory_order_seq_cst);
-        if (atomic_load_explicit(&lock->owner, memory_order_acquire) == me) {
-            lock->short_way = 1;
-            return;
-        }
-        atomic_store_explicit(&lock->held, 0, memory_order_release);
-    }
+__attribute__((noinline)) static void lock_take_long(struct producer_lock *lock, uint64_t me) {
     pthread_mutex_lock(&lock->mutex);
     if (atomic_load_explicit(&lock->owner, memory_order_relaxed) != 0) {
         atomic_store(&lock->owner, 0);
@@ -83,6 +73,20 @@ static void lock_take(struct producer_lock *lock) {
     if (lock->last != me && lock->last != 0 && !lock->crowded) lock->crowded = lock->newcomer = 1;
     lock->last = me;
     lock->short_way = 0;
+}
+
+static void lock_take(struct producer_lock *lock) {
+    uint64_t me = (uint64_t)pthread_self();
+    if (atomic_load_explicit(&lock->owner, memory_order_relaxed) == me) {
+        atomic_store_explicit(&lock->held, 1, memory_order_relaxed);
+        atomic_signal_fence(memory_order_seq_cst);
+        if (atomic_load_explicit(&lock->owner, memory_order_acquire) == me) {
+            lock->short_way = 1;
+            return;
+        }
+        atomic_store_explicit(&lock->held, 0, memory_order_release);
+    }
+    lock_take_long(lock, me);
 }
 
 static void lock_release(struct producer_lock *lock) {
@@ -353,19 +357,26 @@ int sg_link_pinned_commit(sg_link *link, uint64_t offset, uint64_t bytes, int on
 }
 
 /* ---- messages --------------------------------------------------------------------------------------- */
-uint8_t *sg_link_begin(sg_link *link, uint32_t op, uint32_t context, uint32_t bytes) {
-    uint32_t lines = sg_ring_lines(bytes);
-    if (bytes > SG_MAX_PAYLOAD || sg_link_dead(link) != SG_DEAD_NO) return NULL;
-    lock_take(&link->lock);
+/* The ring is full: waits until it is not.  NULL: the session died. */
+__attribute__((noinline)) static struct sg_message *await_room(struct sg_link *link, uint32_t lines) {
     struct sg_patience patience = {0};
     struct sg_message *message;
     while ((message = sg_ring_reserve(&link->producer, lines)) == NULL) {
         if (sg_patience_left(&patience)) continue;
         sg_ring_wait_room(&link->producer);
-        if (dead_after_wait(link) != SG_DEAD_NO) {
-            lock_release(&link->lock);
-            return NULL;
-        }
+        if (dead_after_wait(link) != SG_DEAD_NO) return NULL;
+    }
+    return message;
+}
+
+uint8_t *sg_link_begin(sg_link *link, uint32_t op, uint32_t context, uint32_t bytes) {
+    uint32_t lines = sg_ring_lines(bytes);
+    if (bytes > SG_MAX_PAYLOAD || sg_link_dead(link) != SG_DEAD_NO) return NULL;
+    lock_take(&link->lock);
+    struct sg_message *message = sg_ring_reserve(&link->producer, lines);
+    if (message == NULL && (message = await_room(link, lines)) == NULL) {
+        lock_release(&link->lock);
+        return NULL;
     }
     struct sg_message *head = &link->head;
     head->op = op;

@@ -87,8 +87,6 @@ static inline void sg_ring_publish(struct sg_producer *p, struct sg_message *mes
         atomic_store(&message->seq, p->tail + 1);
     }
     p->tail += lines;
-    __builtin_prefetch(sg_ring_at(p->ring, p->tail + 1), 1); /* not the one at tail: the consumer polls it */
-    __builtin_prefetch(sg_ring_at(p->ring, p->tail + 2), 1);
     uint32_t sleep = atomic_load(&p->page->sleeping);
     if (sleep != 0 && sleep != p->rung) {
         p->rung = sleep;
