@@ -64,12 +64,18 @@ static CUresult context_new(struct sgf_device *device, unsigned flags, unsigned 
     return CUDA_SUCCESS;
 }
 
-/* Waits for the context's work, except what is behind closed gates, then frees everything that belongs to it. */
+#define LAST_WORK_NS 2000000000u
+
+/* Waits for the context's work, except what is behind closed gates, then frees everything that belongs to it.
+ * Nobody can see what its kernels still do, so those that go on and on are stopped. */
 static void context_end(struct CUctx_st *context)
 {
     atomic_store(&context->ending, true);
     sgf_gates_release(context);
-    sgf_context_outwait(context);
+    if (!sgf_context_outwait(context, LAST_WORK_NS)) {
+        atomic_store(&context->abandoned, true);
+        sgf_context_outwait(context, 0);
+    }
     struct CUmod_st *module;
     while ((module = context->modules) != NULL)
         sgf_module_destroy(module);

@@ -124,6 +124,7 @@ struct CUctx_st {
     struct sgf_object object;
     _Atomic int32_t error; /* sticky */
     _Atomic bool ending;
+    _Atomic bool abandoned; /* its kernels are to stop: they had their time after its end */
     uint32_t id;
     struct sgf_device *device;
     unsigned flags, version;
@@ -166,7 +167,9 @@ CUresult sgf_enter_context(const char *function, struct CUctx_st **out);
 CUresult sgf_context_check(struct CUctx_st *context); /* live, and its sticky error */
 void sgf_context_fail(struct CUctx_st *context, CUresult error);
 CUresult sgf_context_drain(struct CUctx_st *context);
-void sgf_context_outwait(struct CUctx_st *context); /* streams that were destroyed with work left, too */
+/* Waits for streams that were destroyed with work left, too; false when `nanoseconds` (0: for ever) were too few. */
+bool sgf_context_outwait(const struct CUctx_st *context, uint64_t nanoseconds);
+bool sgf_context_idle(const struct CUctx_st *context);
 void sgf_device_drain(struct sgf_device *device);
 void sgf_own_streams_forget(struct CUctx_st *context);
 #define SGF_ENTER() \

@@ -364,6 +364,10 @@ void sgf_executor_run(struct sgf_job *job)
     e->chunk_next = e->chunk_end = 0;
     e->idle_turns = 0;
     while (atomic_load_explicit(&job->error, memory_order_relaxed) == 0) {
+        if (SGF_UNLIKELY(atomic_load_explicit(&job->context->abandoned, memory_order_relaxed))) {
+            fail(job, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+            break;
+        }
         if (e->sleeping.first != NULL)
             wake_sleepers(e, false);
         bool stuck = e->idle_turns >= IDLE_TURNS;
@@ -405,6 +409,7 @@ static const char *what(int32_t error)
     case CUDA_ERROR_LAUNCH_TIMEOUT: return "barrier that cannot complete";
     case CUDA_ERROR_ASSERT: return "device-side assert";
     case CUDA_ERROR_LAUNCH_FAILED: return "trap";
+    case CUDA_ERROR_CONTEXT_IS_DESTROYED: return "stopped, as its context is gone";
     case CUDA_ERROR_NOT_SUPPORTED: return "operation that the in-memory device does not support";
     default: return "failure";
     }

@@ -50,6 +50,7 @@ static void module_free(struct CUmod_st *m)
     free(m->globals);
     sgf_image_release(m->image);
     pthread_mutex_destroy(&m->lock);
+    atomic_store(&m->object.live, 1u + SGF_MODULE); /* it may have lost its handle before: see unload */
     sgf_delete(m);
 }
 
@@ -76,6 +77,19 @@ CUresult sgf_module_create(struct CUctx_st *context, struct sgf_image *image, st
     return CUDA_SUCCESS;
 }
 
+static void leave_library(struct CUmod_st *m)
+{
+    struct CUlib_st *library = m->library;
+    m->library = NULL;
+    if (library == NULL || !sgf_valid(SGF_LIBRARY, library))
+        return;
+    pthread_mutex_lock(&library->lock);
+    for (uint32_t i = 0; i < library->module_count; i++)
+        if (library->modules[i] == m)
+            library->modules[i] = library->modules[--library->module_count];
+    pthread_mutex_unlock(&library->lock);
+}
+
 /* The caller has waited for the context's work. */
 void sgf_module_destroy(struct CUmod_st *m)
 {
@@ -86,14 +100,7 @@ void sgf_module_destroy(struct CUmod_st *m)
     if (*at == m)
         *at = m->next;
     pthread_mutex_unlock(&m->context->lock);
-    struct CUlib_st *library = m->library;
-    if (library != NULL && sgf_valid(SGF_LIBRARY, library)) {
-        pthread_mutex_lock(&library->lock);
-        for (uint32_t i = 0; i < library->module_count; i++)
-            if (library->modules[i] == m)
-                library->modules[i] = library->modules[--library->module_count];
-        pthread_mutex_unlock(&library->lock);
-    }
+    leave_library(m);
     module_free(m);
 }
 
@@ -215,6 +222,20 @@ CUresult cuModuleLoad(CUmodule *module, const char *fname)
     return result;
 }
 
+/* Streams that were destroyed may still run the module's code: then it only loses its handle, and goes with its
+ * context. */
+static CUresult unload(struct CUmod_st *m)
+{
+    CUresult result = sgf_context_drain(m->context);
+    if (sgf_context_idle(m->context)) {
+        sgf_module_destroy(m);
+    } else {
+        leave_library(m);
+        atomic_store(&m->object.live, 0);
+    }
+    return result;
+}
+
 CUresult cuModuleUnload(CUmodule hmod)
 {
     SGF_ENTER();
@@ -222,9 +243,7 @@ CUresult cuModuleUnload(CUmodule hmod)
         return CUDA_ERROR_INVALID_HANDLE;
     if (hmod->library != NULL)
         return CUDA_ERROR_INVALID_HANDLE; /* cuLibraryUnload ends it */
-    CUresult result = sgf_context_drain(hmod->context);
-    sgf_module_destroy(hmod);
-    return result;
+    return unload(hmod);
 }
 
 CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
@@ -358,11 +377,8 @@ CUresult cuLibraryUnload(CUlibrary library)
     SGF_ENTER();
     if (!sgf_valid(SGF_LIBRARY, library))
         return CUDA_ERROR_INVALID_HANDLE;
-    while (library->module_count > 0) {
-        struct CUmod_st *m = library->modules[0];
-        sgf_context_drain(m->context);
-        sgf_module_destroy(m);
-    }
+    while (library->module_count > 0)
+        unload(library->modules[0]);
     free_functions(library->kernels);
     sgf_image_release(library->image);
     pthread_mutex_destroy(&library->lock);

@@ -53,21 +53,25 @@ static inline void relax(void)
 #endif
 }
 
-void sgf_wait_seq(struct CUstream_st *stream, uint64_t seq)
+/* False when it is not done at the time `until` (0: waits for ever). */
+static bool wait_until(struct CUstream_st *stream, uint64_t seq, uint64_t until)
 {
     for (int i = 0; i < WAITER_SPINS; i++) {
         if (sgf_seq_done(stream, seq))
-            return;
+            return true;
         relax();
     }
+    uint64_t done, now = 0;
     atomic_fetch_add(&stream->waiters, 1);
-    for (;;) {
-        uint64_t done = atomic_load(&stream->completed);
-        if (done >= seq)
-            break;
-        sgf_futex_wait((_Atomic uint32_t *)&stream->completed, (uint32_t)done, 0);
-    }
+    while ((done = atomic_load(&stream->completed)) < seq && (until == 0 || (now = sgf_now()) < until))
+        sgf_futex_wait((_Atomic uint32_t *)&stream->completed, (uint32_t)done, until == 0 ? 0 : until - now);
     atomic_fetch_sub(&stream->waiters, 1);
+    return done >= seq;
+}
+
+void sgf_wait_seq(struct CUstream_st *stream, uint64_t seq)
+{
+    wait_until(stream, seq, 0);
 }
 
 static void complete(struct CUstream_st *stream, uint64_t seq)
@@ -309,28 +313,37 @@ CUresult sgf_context_drain(struct CUctx_st *context)
     return (CUresult)atomic_load(&context->error);
 }
 
-/* Waits for what is submitted in the streams of `context`, or of all of device `ordinal`.  Over the slots, because
- * destroyed streams are in no list.  `submitted` is read before the owner: then it is no later owner's. */
-static void outwait(const struct CUctx_st *context, uint32_t ordinal)
+/* Whether all is done, at the time `until` at the latest (0: in the end), that is submitted in the streams of
+ * `context`, or of all of device `ordinal`.  Over the slots, because destroyed streams are in no list.  `submitted`
+ * is read before the owner: then it is no later owner's. */
+static bool outwait(const struct CUctx_st *context, uint32_t ordinal, uint64_t until)
 {
     for (uint32_t i = 0; i < sgf_slots(SGF_STREAM); i++) {
         struct CUstream_st *stream = sgf_slot(SGF_STREAM, i);
         if (stream == NULL)
             continue;
         uint64_t seq = atomic_load(&stream->submitted);
-        if (context != NULL ? atomic_load(&stream->home) == context : atomic_load(&stream->ordinal) == ordinal)
-            sgf_wait_seq(stream, seq);
+        if (context != NULL ? atomic_load(&stream->home) != context : atomic_load(&stream->ordinal) != ordinal)
+            continue;
+        if (!sgf_seq_done(stream, seq) && !wait_until(stream, seq, until))
+            return false;
     }
+    return true;
 }
 
-void sgf_context_outwait(struct CUctx_st *context)
+bool sgf_context_outwait(const struct CUctx_st *context, uint64_t nanoseconds)
 {
-    outwait(context, 0);
+    return outwait(context, 0, nanoseconds == 0 ? 0 : sgf_now() + nanoseconds);
+}
+
+bool sgf_context_idle(const struct CUctx_st *context)
+{
+    return outwait(context, 0, 1);
 }
 
 void sgf_device_drain(struct sgf_device *device)
 {
-    outwait(NULL, (uint32_t)(device - sgf.devices));
+    outwait(NULL, (uint32_t)(device - sgf.devices), 0);
 }
 
 struct CUstream_st *sgf_stream_new(struct CUctx_st *context, unsigned flags, int priority)

@@ -95,6 +95,28 @@ CASE(exit_with_work_in_flight, "a process that exits while kernels run ends at o
     }
 }
 
+CASE(endless_kernels_end_with_their_context, "stream, module and context can go under a kernel that never ends")
+{
+    CUcontext own;
+    CUfunction f;
+    CUstream s;
+    CUdeviceptr p;
+    unsigned never = 1;
+    void *params[] = { &p, &never };
+    OK(cuCtxCreate_v2(&own, 0, 0));
+    CUmodule m = load_image();
+    OK(cuModuleGetFunction(&f, m, "spin_until"));
+    OK(cuMemAlloc_v2(&p, 4));
+    OK(cuMemsetD8_v2(p, 0, 4));
+    OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    OK(cuLaunchKernel(f, 64, 1, 1, 256, 1, 1, 0, s, params, NULL));
+    OK(cuStreamDestroy_v2(s));
+    OK(cuModuleUnload(m));
+    IS(CUDA_ERROR_INVALID_HANDLE, cuModuleGetFunction(&f, m, "spin_until"));
+    OK(cuCtxDestroy_v2(own));
+    OK(cuCtxSynchronize());
+}
+
 CASE(failures_can_be_injected, "the nth call of a function, or the nth kernel, fails as told")
 {
     CUdeviceptr p;
