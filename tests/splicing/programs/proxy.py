@@ -1,0 +1,47 @@
+"""A proxy of the in-memory device that can hold its sessions.  argv: DIRECTORY [swap limit in bytes].
+
+Standard input: `hold` and `go on`; each is answered by one line.  Ends with SIGTERM.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+
+from singularity_core._native import ffi, lib
+
+from singularity_core.hal.native_table import table_for
+from singularity_core.hal.registry import load_backend
+
+backend = load_backend("fake")
+directory = ffi.new("char[]", sys.argv[1].encode())
+library = ffi.new("char[]", str(backend.driver_library()).encode())
+why = ffi.new("char[256]")
+
+
+def obey(server: object) -> None:
+    """Does what comes on standard input."""
+    for line in sys.stdin:
+        error = lib.sg_server_hold_all(server, line.strip() == "hold", 60_000_000_000)
+        print("done" if error == 0 else f"failed: {error}", flush=True)
+
+
+with backend.open_device(0) as device:
+    options = ffi.new("struct sg_server_options *")
+    options.struct_size = ffi.sizeof("struct sg_server_options")
+    options.directory, options.driver_library = directory, library
+    options.hal = ffi.cast("struct sg_hal_table *", table_for(device))
+    options.stop_fds = [-1] * 4
+    options.proxy_count = 1
+    options.swap_limit = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    running = lib.sg_server_create(options, why)
+    assert running != ffi.NULL, ffi.string(why)
+    signal.signal(signal.SIGTERM, lambda *_: lib.sg_server_stop(running))
+    loop = threading.Thread(target=lib.sg_server_run, args=(running,))
+    loop.start()
+    threading.Thread(target=obey, args=(running,), daemon=True).start()
+    print("ready", flush=True)
+    while loop.is_alive():
+        loop.join(0.05)
+    lib.sg_server_destroy(running)
