@@ -154,7 +154,7 @@ class Interpreter:
     def collective(self, name: str, kind: str, dtype: str, more: dict[str, Any], stream: int) -> None:
         """`more`: send, receive (buffers), count, operation, root (or peer)."""
         code, where = nccl.DTYPES[dtype], (self.communicators[name], self.streams[stream])
-        send, receive = (self.buffers[more[b]][0] if b in more else None for b in ("send", "receive"))
+        send, receive = (self.buffers[more[b]][0].value if b in more else None for b in ("send", "receive"))
         reduction = nccl.OPERATIONS[more.get("operation", "sum")]
         count, root = more["count"], more.get("root", 0)
         arguments = {
