@@ -11,6 +11,9 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
 #include "ring.h"
 
@@ -481,12 +484,26 @@ static struct sg_reply_slot *publish_bulk(struct sg_link *link, uint32_t *call) 
     return publish_call(link, call);
 }
 
-/* memcpy to where no cache line starts takes twice as long on Zen: so the bytes up to the first one go alone. */
-static void copy_chunk(uint8_t *to, const uint8_t *from, uint64_t bytes) {
-    uint64_t first = -(uintptr_t)to % SG_LINE;
-    if (first > bytes) first = bytes;
-    memcpy(to, from, first);
-    memcpy(to + first, from + first, bytes - first);
+/* To staging, past our cache: lines that lie modified in it come to the proxy at 3 to 6 GB/s when the two CPUs share no
+ * cache, while from memory they come at 10. */
+static void copy_to_staging(uint8_t *to, const uint8_t *from, uint64_t bytes) {
+    uint64_t done = 0;
+#if defined(__SSE2__)
+    for (; bytes - done >= SG_LINE; done += SG_LINE)
+        for (uint64_t i = done; i < done + SG_LINE; i += 16)
+            _mm_stream_si128((__m128i *)(to + i), _mm_loadu_si128((const __m128i *)(from + i)));
+    _mm_sfence();
+#endif
+    memcpy(to + done, from + done, bytes - done);
+}
+
+/* In pieces that libc copies by vectors.  Larger ones it copies by `rep movsb`, which on Zen is half as fast to an address
+ * that is no multiple of 64; and what malloc returns never is. */
+static void copy_from_staging(uint8_t *to, const uint8_t *from, uint64_t bytes) {
+    for (uint64_t done = 0, part; done < bytes; done += part) {
+        part = bytes - done < 4096 ? bytes - done : 4096;
+        memcpy(to + done, from + done, part);
+    }
 }
 
 /* Waits until `word` has passed `count`.  1: yes; 0: the call has ended before; -EPIPE. */
@@ -515,7 +532,7 @@ int32_t sg_link_call_send(sg_link *link, const void *data, uint64_t bytes) {
             if (go == 0) break;
         }
         uint64_t part = bytes - done < SG_STAGING_CHUNK ? bytes - done : SG_STAGING_CHUNK;
-        copy_chunk(link->staging + (i % SG_STAGING_CHUNKS) * SG_STAGING_CHUNK, (const uint8_t *)data + done, part);
+        copy_to_staging(link->staging + (i % SG_STAGING_CHUNKS) * SG_STAGING_CHUNK, (const uint8_t *)data + done, part);
         atomic_store_explicit(&page->chunks_filled, (uint32_t)i + 1, memory_order_release);
         sg_futex_wake(&page->chunks_filled, 1);
         done += part;
@@ -533,7 +550,7 @@ int32_t sg_link_call_receive(sg_link *link, void *data, uint64_t bytes) {
         if (go < 0) return end_call(link, slot, go);
         if (go == 0) break;
         uint64_t part = bytes - done < SG_STAGING_CHUNK ? bytes - done : SG_STAGING_CHUNK;
-        copy_chunk((uint8_t *)data + done, link->staging + (i % SG_STAGING_CHUNKS) * SG_STAGING_CHUNK, part);
+        copy_from_staging((uint8_t *)data + done, link->staging + (i % SG_STAGING_CHUNKS) * SG_STAGING_CHUNK, part);
         atomic_store_explicit(&page->chunks_drained, (uint32_t)i + 1, memory_order_release);
         sg_futex_wake(&page->chunks_drained, 1);
         done += part;
