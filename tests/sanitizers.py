@@ -15,6 +15,8 @@ ROOT = Path(__file__).resolve().parents[1]
 SANITIZER = os.environ.get("SINGULARITY_TEST_SANITIZER", "")
 PREFIX = ["setarch", "-R"] if SANITIZER == "thread" else []
 """Starts a program: ThreadSanitizer needs addresses as they are without randomisation; see setarch(8)."""
+SUPPRESSIONS = Path(__file__).parent / "suppressions"
+"""Of sanitizers' reports; each says why."""
 SLOW = 4 if SANITIZER else 1
 """Factor for time limits."""
 
@@ -47,7 +49,8 @@ def sanitizer_options(**more: str) -> dict[str, str]:
     options by the sanitizer's name, as in `asan="detect_leaks=0"`."""
     options = {
         "asan": "exitcode=66",
-        "tsan": "exitcode=66:halt_on_error=1",
+        "lsan": f"suppressions={SUPPRESSIONS / 'leaks.txt'}:print_suppressions=0",
+        "tsan": f"exitcode=66:halt_on_error=1:suppressions={SUPPRESSIONS / 'threads.txt'}",
         "ubsan": "print_stacktrace=1",
     }
     for name, text in more.items():

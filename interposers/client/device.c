@@ -106,7 +106,7 @@ static int declined_attribute(CUdevice_attribute attribute)
 CUresult sg_hand_cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice dev)
 {
     DEVICE(dev);
-    if (!pi || (int)attrib <= 0 || (int)attrib >= (int)SG_ATTRIBUTES)
+    if (!pi || (int)attrib <= 0 || attrib >= CU_DEVICE_ATTRIBUTE_MAX)
         return CUDA_ERROR_INVALID_VALUE;
     const struct sg_device_info *info = sg_device(dev);
     *pi = (int)attrib < info->attribute_count ? info->attributes[attrib] : 0;

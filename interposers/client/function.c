@@ -50,8 +50,12 @@ CUresult sg_params_find(const struct sg_function *f, void **params, void **extra
     *out = (struct sg_packed){.bytes = f->param_bytes, .each = params};
     if (params && extra)
         return CUDA_ERROR_INVALID_VALUE;
-    if (params || !f->param_count)
+    if (params || !f->param_count) {
+        for (uint32_t i = 0; params && i < f->param_count; i++)
+            if (SG_UNLIKELY(!params[i]))
+                return CUDA_ERROR_INVALID_VALUE;
         return CUDA_SUCCESS;
+    }
     if (!extra)
         return CUDA_ERROR_INVALID_VALUE;
     size_t bytes = 0;

@@ -39,12 +39,14 @@ static CUresult launch(const char *call, struct sg_wire_launch *head, struct sg_
     sg_params_copy(f, &packed, wire + sizeof *head);
     if (attribute_bytes)
         memcpy(wire + sizeof *head + param_room, attributes, attribute_bytes);
-    /* While a stream captures, a launch can fail from the call; else nothing is left that could. */
+    /* While a stream captures, or with attributes that the driver may refuse, a launch can fail from the call; else
+     * nothing is left that could. */
+    int judged = attribute_count > 1 || (attribute_count == 1 && attributes[0].id != CU_LAUNCH_ATTRIBUTE_COOPERATIVE);
     uint64_t shape = shape_of(head->block);
     int accepted = accepted_before(f, shape);
-    if (SG_UNLIKELY(atomic_load_explicit(&sg_client.captures, memory_order_relaxed) != 0 || f->opaque || !accepted)) {
+    if (SG_UNLIKELY(atomic_load_explicit(&sg_client.captures, memory_order_relaxed) != 0 || f->opaque || judged || !accepted)) {
         error = sg_call(call, NULL, 0);
-        if (!error && !accepted)
+        if (!error && !accepted && !judged)
             accept_shape(f, shape);
         return error;
     }

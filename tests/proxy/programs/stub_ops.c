@@ -10,6 +10,8 @@
 #include "singularity_core/proxy/session.h"
 #include "stub.h"
 
+const struct sg_hal_table *proxy_hal(const char *driver);
+
 struct sg_driver {
     void *(*create)(int kind);
     void (*destroy)(void *);
@@ -277,9 +279,10 @@ static int32_t settle(void *state, uint64_t timeout_ns) { (void)state, (void)tim
 static int32_t discard(void *state) { (void)state; return 0; }
 static int32_t gate_make(void *state, uint64_t *gate) { (void)state, (void)gate; return 2; }
 
-const struct sg_hal_table stub_hal = {
+static const struct sg_hal_table stub_hal = {
     .struct_size = sizeof(struct sg_hal_table), .abi = SG_HAL_ABI, .arena_open = arena_open, .arena_close = arena_close,
     .arena_limit = arena_limit, .range_live = range_live, .range_dead = range_dead, .host_register = host_register,
     .host_unregister = host_unregister, .copy_to_host = copy_to_host, .copy_to_device = copy_to_device, .gate_make = gate_make,
     .settle = settle, .discard = discard,
 };
+const struct sg_hal_table *proxy_hal(const char *driver) { (void)driver; return &stub_hal; }

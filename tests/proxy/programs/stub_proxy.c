@@ -1,5 +1,7 @@
-/* stub_proxy DIRECTORY DRIVER: a proxy over the stub driver.  Ends with SIGTERM, or when its stdin is closed.
+/* stub_proxy DIRECTORY DRIVER: a proxy without Python, over the driver library and HAL that it is linked for
+ * (proxy_hal).  Ends with SIGTERM, or when its stdin is closed.
  * Lines on stdin: "export RANK FILE" and "import RANK FILE", for the replay log; each answers one line. */
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -9,7 +11,11 @@
 
 #include "singularity_core/proxy/session.h"
 
-extern const struct sg_hal_table stub_hal;
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/lsan_interface.h>
+#endif
+
+const struct sg_hal_table *proxy_hal(const char *driver); /* NULL: it has none */
 static sg_server *server;
 static int stop_pipe[2]; /* its end ends the server, as a parent's does */
 
@@ -57,9 +63,9 @@ int main(int argc, char **argv) {
     char why[256];
     pthread_t thread;
     sigset_t term;
-    if (argc != 3 || pipe(stop_pipe) != 0) return 2;
+    if (argc != 3 || pipe2(stop_pipe, O_CLOEXEC) != 0) return 2; /* else a driver's children would keep it open */
     struct sg_server_options options = {.struct_size = sizeof options, .directory = argv[1], .driver_library = argv[2],
-                                        .hal = &stub_hal, .stop_fds = {stop_pipe[0]}};
+                                        .hal = proxy_hal(argv[2]), .stop_fds = {stop_pipe[0]}};
     server = sg_server_create(&options, why);
     if (server == NULL) {
         fprintf(stderr, "stub_proxy: %s\n", why);
@@ -76,5 +82,8 @@ int main(int argc, char **argv) {
     int error = sg_server_run(server);
     sg_server_destroy(server);
     fflush(stdout);
+#if defined(__SANITIZE_ADDRESS__)
+    __lsan_do_leak_check(); /* _exit does not */
+#endif
     _exit(error == 0 ? 0 : 1); /* the command thread may still wait for a line */
 }
