@@ -97,15 +97,35 @@ static ncclResult_t not_ready(const char *call, struct sg_comm *c, int state)
     return result;
 }
 
+/* Asks the proxy what has become of the communicator; an error is its state from then on. */
+static ncclResult_t learn(const char *call, struct sg_comm *c, uint64_t handle)
+{
+    struct sg_wire_handle wire = {handle};
+    struct sg_reply_communicator_error reply = {0};
+    ncclResult_t result = sg_send(call, SG_OP_communicator_error, 0, &wire, sizeof wire, &reply, sizeof reply);
+    if (result || reply.result == ncclSuccess || reply.result == ncclInProgress)
+        return result;
+    pthread_mutex_lock(&sg_comm_lock);
+    snprintf(c->said, sizeof c->said, "%.*s", (int)sizeof reply.said, reply.said);
+    atomic_store(&c->state, reply.result > 0 && reply.result < ncclNumResults ? reply.result : ncclInternalError);
+    pthread_mutex_unlock(&sg_comm_lock);
+    return ncclSuccess;
+}
+
 ncclResult_t sg_comm_get(const char *call, ncclComm_t comm, struct sg_comm **out)
 {
     ncclResult_t result = find(call, comm, out);
     if (result)
         return result;
-    int state = atomic_load_explicit(&(*out)->state, memory_order_acquire);
-    if (state)
-        return not_ready(call, *out, state);
-    return sg_session_alive(call);
+    struct sg_comm *c = *out;
+    int state = atomic_load_explicit(&c->state, memory_order_acquire);
+    if (!state && !(result = sg_session_alive(call)))
+        return ncclSuccess;
+    if (!state && result == ncclUnhandledCudaError) { /* maybe because a collective has failed: that says more */
+        (void)learn(call, c, c->handle);
+        state = atomic_load(&c->state);
+    }
+    return state ? not_ready(call, c, state) : result;
 }
 
 /* ---- beginning ----------------------------------------------------------------------------------------------- */
@@ -356,7 +376,7 @@ ncclResult_t sg_ncclCommUserRank(const ncclComm_t comm, int *rank)
     return ncclSuccess;
 }
 
-/* Sticky CUDA errors count as well: nothing on the device will succeed again. */
+/* Sticky CUDA errors count as well, when the communicator knows no more: nothing on the device will succeed again. */
 ncclResult_t sg_ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *asyncError)
 {
     static const char call[] = "ncclCommGetAsyncError";
@@ -372,22 +392,11 @@ ncclResult_t sg_ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *asyncError)
     pthread_mutex_unlock(&sg_comm_lock);
     if (*asyncError)
         return ncclSuccess;
-    if ((*asyncError = sg_session_alive(call)))
-        return ncclSuccess;
-    struct sg_wire_handle wire = {handle};
-    struct sg_reply_communicator_error reply = {0};
-    result = sg_send(call, SG_OP_communicator_error, 0, &wire, sizeof wire, &reply, sizeof reply);
-    if (result)
+    ncclResult_t alive = sg_session_alive(call);
+    if (alive != ncclSystemError && (result = learn(call, c, handle)))
         return result;
-    if (reply.result < 0 || reply.result >= ncclNumResults)
-        reply.result = ncclInternalError;
-    *asyncError = (ncclResult_t)reply.result;
-    if (*asyncError == ncclSuccess || *asyncError == ncclInProgress)
-        return ncclSuccess;
-    pthread_mutex_lock(&sg_comm_lock);
-    snprintf(c->said, sizeof c->said, "%.*s", (int)sizeof reply.said, reply.said);
-    atomic_store(&c->state, *asyncError);
-    pthread_mutex_unlock(&sg_comm_lock);
+    int state = atomic_load(&c->state);
+    *asyncError = state ? (ncclResult_t)state : alive;
     return ncclSuccess;
 }
 

@@ -223,6 +223,9 @@ CASE(a_device_fault_is_a_cuda_error, "a sticky error of the session is ncclUnhan
     IS(ncclUnhandledCudaError, ncclAllReduce(DEVICE(0), DEVICE(0), 1, ncclInt8, ncclSum, comm, NULL));
     OK(ncclCommGetAsyncError(comm, &state));
     CHECK(state == ncclUnhandledCudaError);
+    fake.error_result = ncclRemoteError; /* what the communicator knows says more */
+    IS(ncclRemoteError, ncclAllReduce(DEVICE(0), DEVICE(0), 1, ncclInt8, ncclSum, comm, NULL));
+    CHECK(strstr(ncclGetLastError(comm), "rank 1 has ended"));
 }
 
 CASE(registrations_are_counted, "a handle that was not given out, or was given back, is ncclInvalidArgument")

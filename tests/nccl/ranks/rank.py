@@ -95,6 +95,7 @@ def allocate(content: bytes | int) -> int:
         return 0
     address = make(driver.Address, "cuMemAlloc_v2", c.c_size_t(len(data)))
     check("cuMemcpyHtoD_v2", address, data, c.c_size_t(len(data)))
+    check("cuStreamSynchronize", None)  # else streams that do not wait for it may overtake the copy
     return int(address.value)
 
 
@@ -135,6 +136,15 @@ def settle(comm: Any) -> int:
     """The state of a communicator that does not block, once it is not in progress any more."""
     state = c.c_int(IN_PROGRESS)
     while state.value == IN_PROGRESS:
+        do("CommGetAsyncError", comm, c.byref(state))
+        time.sleep(0.0005)
+    return state.value
+
+
+def settle_failed(comm: Any) -> int:
+    """The asynchronous error of a communicator, once it has one."""
+    state = c.c_int(SUCCESS)
+    while state.value in (SUCCESS, IN_PROGRESS):
         do("CommGetAsyncError", comm, c.byref(state))
         time.sleep(0.0005)
     return state.value
