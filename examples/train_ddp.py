@@ -1,0 +1,183 @@
+"""Trains a small convolutional network on handwritten digits, data-parallel, with plain tinygrad and NCCL.
+
+Nothing here knows of Singularity HAL: every process takes device LOCAL_RANK, computes the gradients of its part of
+the batch, and averages them with the other processes' over NCCL.  It needs what train_digits.py needs:
+
+    singularity-run --backend fake --nproc-per-node 4 --devices 1 examples/train_ddp.py --steps 50
+    torchrun --nproc-per-node 4 examples/train_ddp.py           # on four GPUs
+
+The mean of the parts' gradients is the gradient of the whole batch, because the parts are equal and nothing in the
+network looks across images.  So a run with one process and the same `--batch` gives the same losses, but for
+rounding; and runs with equally many processes give the same bits on however many devices.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from nccl_ranks import AVERAGE, Communicator, Place
+from tinygrad import Context, Device, Tensor, TinyJit, nn
+from tinygrad.helpers import Target
+from train_digits import split_digits
+
+
+class DigitNet:
+    """Two convolutions with group normalisation, one hidden layer, ten classes; 8 x 8 images.  Smooth, so that
+    losses can be compared."""
+
+    def __init__(self) -> None:
+        self.conv1 = nn.Conv2d(1, 16, 3, padding=1)
+        self.norm1 = nn.GroupNorm(4, 16)
+        self.conv2 = nn.Conv2d(16, 32, 3, padding=1)
+        self.norm2 = nn.GroupNorm(4, 32)
+        self.hidden = nn.Linear(32 * 4, 64)
+        self.classes = nn.Linear(64, 10)
+
+    def __call__(self, images: Tensor) -> Tensor:
+        x = self.norm1(self.conv1(images)).silu().avg_pool2d()
+        x = self.norm2(self.conv2(x)).silu().avg_pool2d()
+        return self.classes(self.hidden(x.flatten(1)).silu())
+
+
+def initialise(model: DigitNet, seed: int) -> None:
+    """Gives every weight a value drawn on the host, the same in every process."""
+    draw = np.random.default_rng(seed)
+    for name, weight in nn.state.get_state_dict(model).items():
+        if "norm" not in name:
+            fan_in = int(np.prod(weight.shape[1:])) if len(weight.shape) > 1 else 64
+            values = draw.uniform(-1.0, 1.0, weight.shape) / np.sqrt(fan_in)
+            weight.assign(Tensor(values.astype(np.float32)))
+        weight.realize()
+
+
+def address_of(tensor: Tensor) -> int:
+    """Where a realised tensor lies in device memory."""
+    return int(tensor.uop.base.buffer.ensure_allocated()._buf.value)
+
+
+class Trainer:
+    """One process's model and optimizer.  A step is three pieces of work on the device's default stream: gradients
+    into one flat buffer, with the loss behind them; its average over all processes; the update."""
+
+    def __init__(self, place: Place, optimizer: str, seed: int) -> None:
+        self.model = DigitNet()
+        initialise(self.model, seed)
+        self.parameters = nn.state.get_parameters(self.model)
+        self.optimizer = (
+            nn.optim.Adam(self.parameters, lr=0.003)
+            if optimizer == "adam"
+            else nn.optim.SGD(self.parameters, lr=0.05, momentum=0.9)
+        )
+        self.count = sum(int(np.prod(parameter.shape)) for parameter in self.parameters) + 1
+        self.group = Communicator.of_all_ranks(place) if place.world > 1 else None
+        self.gradients, self.update = self._make_gradients(), self._make_update()
+
+    def _make_gradients(self) -> Callable[[Tensor, Tensor], Tensor]:
+        @TinyJit
+        def gradients(images: Tensor, labels: Tensor) -> Tensor:
+            loss = self.model(images).sparse_categorical_crossentropy(labels)
+            parts = loss.gradient(*self.parameters)
+            return Tensor.cat(*[part.flatten() for part in parts], loss.reshape(1)).contiguous().realize()
+
+        return gradients
+
+    def _make_update(self) -> Callable[[Tensor], Tensor]:
+        @TinyJit
+        def update(flat: Tensor) -> Tensor:
+            at = 0
+            for parameter in self.parameters:
+                size = int(np.prod(parameter.shape))
+                parameter.grad = flat[at : at + size].reshape(parameter.shape)
+                at += size
+            loss = flat[at].contiguous()
+            return loss.realize(*self.optimizer.schedule_step())
+
+        return update
+
+    def step(self, images: np.ndarray, labels: np.ndarray) -> float:
+        """One step on this process's part of the batch; the loss of the whole batch."""
+        flat = self.gradients(Tensor(images).realize(), Tensor(labels).realize())
+        if self.group is not None:
+            self.group.all_reduce(address_of(flat), self.count, AVERAGE)
+        return float(self.update(flat).item())
+
+    def accuracy(self, images: np.ndarray, labels: np.ndarray) -> float:
+        """Of this process's copy of the model; all copies are the same."""
+        with Context(TRAINING=0):
+            predicted = self.model(Tensor(images)).argmax(axis=1).numpy()
+        return float((predicted == labels).mean())
+
+    def digest(self) -> str:
+        """Of all weights, bit for bit."""
+        state = sorted(nn.state.get_state_dict(self.model).items())
+        return hashlib.sha256(b"".join(weight.numpy().tobytes() for _, weight in state)).hexdigest()[:32]
+
+
+def train(place: Place, arguments: argparse.Namespace) -> dict[str, object]:
+    train_images, train_labels, test_images, test_labels = split_digits(arguments.seed)
+    trainer = Trainer(place, arguments.optimizer, arguments.seed)
+    draw = np.random.default_rng(arguments.seed + 1)
+    part = arguments.batch // place.world
+    losses, step_seconds = [], []
+    with Context(TRAINING=1):
+        for number in range(1, arguments.steps + 1):
+            chosen = draw.integers(0, len(train_labels), arguments.batch)
+            mine = chosen[place.rank * part : (place.rank + 1) * part]
+            started = time.perf_counter()
+            loss = trainer.step(train_images[mine], train_labels[mine])
+            step_seconds.append(time.perf_counter() - started)
+            losses.append(loss)
+            if (
+                place.rank == 0
+                and not arguments.quiet
+                and (number % 20 == 0 or number in (1, arguments.steps))
+            ):
+                print(f"step {number:4d}  loss {loss:.4f}", flush=True)
+    accuracy, digest = trainer.accuracy(test_images, test_labels), trainer.digest()
+    if place.rank == 0 and not arguments.quiet:
+        print(f"test accuracy {100 * accuracy:.2f} %", flush=True)
+    if not arguments.quiet:
+        print(f"rank {place.rank}: weights {digest}", flush=True)
+    if trainer.group is not None:
+        trainer.group.close()
+    return {
+        "world": place.world,
+        "losses": [loss.hex() for loss in losses],
+        "accuracy": accuracy,
+        "weights": digest,
+        "step_seconds": step_seconds,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Train a digit classifier in several processes.")
+    parser.add_argument("--steps", type=int, default=100, help="training steps (default 100)")
+    parser.add_argument(
+        "--batch", type=int, default=64, help="images per step, of all processes (default 64)"
+    )
+    parser.add_argument("--optimizer", choices=("adam", "sgd"), default="sgd")
+    parser.add_argument("--seed", type=int, default=1, help="of split, weights and batches (default 1)")
+    parser.add_argument(
+        "--json", metavar="DIR", help="write rank-N.json there: exact losses, digest, accuracy"
+    )
+    parser.add_argument("--quiet", action="store_true", help="print nothing")
+    arguments = parser.parse_args()
+    place = Place.from_environment()
+    if arguments.batch % place.world != 0:
+        parser.error(f"--batch {arguments.batch} cannot be dealt to {place.world} processes evenly")
+    with Context(DEV=[Target(device=f"CUDA:{place.local_rank}")]):
+        Device[Device.DEFAULT]  # opens it: its context is current from here on
+        result = train(place, arguments)
+    if arguments.json:
+        path = Path(arguments.json) / f"rank-{place.rank}.json"
+        path.write_text(json.dumps(result) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
