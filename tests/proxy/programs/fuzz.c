@@ -1,4 +1,4 @@
-/* fuzz DIRECTORY RANK SEED MESSAGES SECONDS: a hostile rank.  It speaks to the proxy with valid, mutated and
+/* fuzz DIRECTORY RANK SEED MESSAGES SECONDS: a hostile rank, which fails when the seconds were too few.  It speaks to the proxy with valid, mutated and
  * random messages, scribbles over everything it can write, and takes a new session whenever it loses one. */
 #include <time.h>
 #include <unistd.h>
@@ -72,12 +72,13 @@ static uint32_t some_op(void) {
     return op == OP_GATE_WAIT || op == OP_HANG || op == OP_WRITE || op == OP_READ ? OP_ECHO : op;
 }
 
-static void one_message(struct session *s) {
+/* 0: the session is over, or its ring too spoilt to take another message. */
+static int one_message(struct session *s) {
     uint32_t bytes = (uint32_t)(below(50) == 0 ? below(SG_MAX_PAYLOAD) : below(64));
     uint32_t lines = sg_ring_lines(bytes);
     struct sg_message *message;
     for (int tries = 0; (message = sg_ring_reserve(&s->producer, lines)) == NULL; tries++) {
-        if (atomic_load(&s->page->dead) != 0 || tries > 2000) return;
+        if (atomic_load(&s->page->dead) != 0 || tries > 2000) return 0;
         usleep(100);
     }
     message->op = some_op();
@@ -109,6 +110,7 @@ static void one_message(struct session *s) {
         uint8_t *page = (uint8_t *)s->page;
         for (int i = 0; i < 40; i++) page[below(4096)] = (uint8_t)rnd(); /* head, flags, counters, everything */
     }
+    return 1;
 }
 
 int main(int argc, char **argv) {
@@ -129,10 +131,9 @@ int main(int argc, char **argv) {
             struct session s;
             uint64_t mine = 0;
             if (connect_(&s, argv[1], rank, 0) == 0)
-                while (mine < 60000 && sent + mine < messages && atomic_load(&s.page->dead) == 0 && time(NULL) < until) {
-                    one_message(&s);
+                while (mine < 60000 && sent + mine < messages && atomic_load(&s.page->dead) == 0 && time(NULL) < until &&
+                       one_message(&s))
                     mine++;
-                }
             if (write(pipe_[1], &mine, sizeof mine) != sizeof mine) _exit(1);
             _exit(0);
         }
@@ -145,6 +146,7 @@ int main(int argc, char **argv) {
         sent += theirs;
         sessions += theirs != 0;
     }
-    printf("%llu messages in %llu sessions\n", (unsigned long long)sent, (unsigned long long)sessions);
-    return sessions > 0 ? 0 : 1;
+    printf("seed %s: %llu of %llu messages in %llu sessions\n", argv[3], (unsigned long long)sent,
+           (unsigned long long)messages, (unsigned long long)sessions);
+    return sent >= messages ? 0 : 1;
 }
