@@ -8,12 +8,12 @@ from __future__ import annotations
 import ctypes as c
 import os
 import struct
-import sys
 import threading
 
 from driver import (
     PTX,
     Address,
+    Copy2D,
     Handle,
     allocate,
     call,
@@ -21,17 +21,15 @@ from driver import (
     cuda,
     download,
     expect,
+    floats,
     function,
     launch,
     make,
     pointers,
+    run_named,
     start,
     upload,
 )
-
-
-def floats(*values: float) -> bytes:
-    return struct.pack(f"{len(values)}f", *values)
 
 
 def kernel_parameters() -> None:
@@ -123,22 +121,6 @@ def fills() -> None:
     wanted[8:12] = b"\x07\x06\x05\x04"
     wanted[128:131] = wanted[160:163] = b"\x09" * 3
     assert download(p, 256) == bytes(wanted)
-
-
-class Copy2D(c.Structure):
-    _fields_ = [
-        (f"{s}{n}", t)
-        for s in ("src", "dst")
-        for n, t in (
-            ("XInBytes", c.c_size_t),
-            ("Y", c.c_size_t),
-            ("MemoryType", c.c_int),
-            ("Host", c.c_void_p),
-            ("Device", Address),
-            ("Array", c.c_void_p),
-            ("Pitch", c.c_size_t),
-        )
-    ] + [("WidthInBytes", c.c_size_t), ("Height", c.c_size_t)]
 
 
 def pitched_copies() -> None:
@@ -462,5 +444,4 @@ def child_before_init() -> None:
     assert download(p, 4) == b"wxyz"
 
 
-globals()[sys.argv[1]]()
-print("passed")
+run_named(globals())

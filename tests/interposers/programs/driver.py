@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ctypes as c
+import struct
+import sys
+from collections.abc import Callable
 from typing import Any
 
 cuda = c.CDLL("libcuda.so.1")
@@ -99,3 +102,55 @@ def download(address: Any, count: int) -> bytes:
     out = c.create_string_buffer(count)
     check("cuMemcpyDtoH_v2", out, address, c.c_size_t(count))
     return out.raw
+
+
+def floats(*values: float) -> bytes:
+    return struct.pack(f"{len(values)}f", *values)
+
+
+def run_named(behaviours: dict[str, Any]) -> None:
+    """Runs the function that argv[1] names, of a program's globals; "passed" when it returns."""
+    behaviour: Callable[[], None] = behaviours[sys.argv[1]]
+    behaviour()
+    print("passed")
+
+
+def _side(name: str, *, three: bool) -> list[tuple[str, Any]]:
+    deep: list[tuple[str, Any]] = [("Z", c.c_size_t), ("LOD", c.c_size_t)] if three else []
+    tall: list[tuple[str, Any]] = [("Height", c.c_size_t)] if three else []
+    fields: list[tuple[str, Any]] = [
+        ("XInBytes", c.c_size_t),
+        ("Y", c.c_size_t),
+        *deep,
+        ("MemoryType", c.c_int),
+        ("Host", c.c_void_p),
+        ("Device", Address),
+        ("Array", c.c_void_p),
+        *([("reserved", c.c_void_p)] if three else []),
+        ("Pitch", c.c_size_t),
+        *tall,
+    ]
+    return [(name + field, kind) for field, kind in fields]
+
+
+class Copy2D(c.Structure):
+    """CUDA_MEMCPY2D"""
+
+    _fields_ = [
+        *_side("src", three=False),
+        *_side("dst", three=False),
+        ("WidthInBytes", c.c_size_t),
+        ("Height", c.c_size_t),
+    ]
+
+
+class Copy3D(c.Structure):
+    """CUDA_MEMCPY3D"""
+
+    _fields_ = [
+        *_side("src", three=True),
+        *_side("dst", three=True),
+        ("WidthInBytes", c.c_size_t),
+        ("Height", c.c_size_t),
+        ("Depth", c.c_size_t),
+    ]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ctypes as c
-import struct
-import sys
 
 from driver import (
     Address,
+    Copy3D,
     Handle,
     allocate,
     call,
@@ -15,10 +14,12 @@ from driver import (
     cuda,
     download,
     expect,
+    floats,
     function,
     launch,
     make,
     pointers,
+    run_named,
     start,
     upload,
 )
@@ -46,30 +47,6 @@ class MemsetNode(c.Structure):
         ("width", c.c_size_t),
         ("height", c.c_size_t),
     ]
-
-
-class Copy3D(c.Structure):
-    _fields_ = [
-        (f"{s}{n}", t)
-        for s in ("src", "dst")
-        for n, t in (
-            ("XInBytes", c.c_size_t),
-            ("Y", c.c_size_t),
-            ("Z", c.c_size_t),
-            ("LOD", c.c_size_t),
-            ("MemoryType", c.c_int),
-            ("Host", c.c_void_p),
-            ("Device", Address),
-            ("Array", c.c_void_p),
-            ("reserved", c.c_void_p),
-            ("Pitch", c.c_size_t),
-            ("Height", c.c_size_t),
-        )
-    ] + [("WidthInBytes", c.c_size_t), ("Height", c.c_size_t), ("Depth", c.c_size_t)]
-
-
-def floats(*values: float) -> bytes:
-    return struct.pack(f"{len(values)}f", *values)
 
 
 def scale_node(f: Handle, p: Address, k: float) -> tuple[KernelNode, object]:
@@ -211,5 +188,4 @@ def capture() -> None:
 
 
 if __name__ == "__main__":
-    globals()[sys.argv[1]]()
-    print("passed")
+    run_named(globals())
