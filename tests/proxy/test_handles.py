@@ -75,7 +75,7 @@ class HandleMachine(RuleBasedStateMachine):
         if result == 0:
             self.live[wanted] = (self.objects, parent)
 
-    @rule(kind=st.sampled_from([0, 12, 255]))
+    @rule(kind=st.sampled_from([0, 13, 255]))
     def put_at_unknown_kind(self, kind: int) -> None:
         assert self.lib.pure_handles_put_at(self.table, handle(kind, 1, 1), 5, 0) != 0
 
