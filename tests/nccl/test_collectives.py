@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -36,3 +37,11 @@ def test_groups_creations_streams_threads(tmp_path: Path, ranks: int, devices: i
 def test_failures_of_others_are_told(tmp_path: Path, case: str, ranks: int, devices: int) -> None:
     """Ranks that disagree, and a rank that aborts, are asynchronous errors of the others; none hangs."""
     passed(tmp_path, case, ranks=ranks, devices=devices)
+
+
+def test_nvidias_bindings_reduce(tmp_path: Path) -> None:
+    """nccl4py, unmodified, makes a communicator and reduces over ranks that share a device."""
+    if importlib.util.find_spec("nccl") is None:
+        pytest.skip("nccl4py is not installed")
+    stdout, _ = run_job(PROGRAM.with_name("bindings.py"), str(tmp_path), ranks=2, devices=1)
+    assert stdout.count("bindings passed") == 2
