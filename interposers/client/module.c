@@ -62,7 +62,7 @@ static void write_log(char *to, void **size, uint32_t room, const char *from, ui
     uint32_t kept = bytes < room - 1 ? bytes : room - 1;
     memcpy(to, from, kept);
     to[kept] = 0;
-    *size = (void *)(uintptr_t)(kept + 1);
+    *size = (void *)(uintptr_t)(kept ? kept + 1 : 0);
 }
 
 /* Sends the image.  The proxy's status comes inside of the reply, so that the logs of a failure do, too. */
@@ -104,12 +104,18 @@ static CUresult load(const char *call, uint32_t op, uint32_t kind, const void *i
     struct logs logs = {0};
     if (!image)
         return CUDA_ERROR_INVALID_VALUE;
+    CUresult error = read_options(call, count, options, values, &wire, &logs);
+    if (error)
+        return error;
     const void *start = image;
     wire.bytes = bytes ? bytes : sg_image_bytes(image, &start);
-    if (!wire.bytes || wire.bytes > (1ull << 32))
+    if (!wire.bytes || wire.bytes > (1ull << 32)) {
+        static const char reason[] = "the image is neither PTX nor a cubin nor a fat binary";
+        write_log(logs.info, logs.info_size, logs.info_room, "", 0);
+        write_log(logs.error, logs.error_size, logs.error_room, reason, sizeof reason - 1);
         return CUDA_ERROR_INVALID_IMAGE;
-    CUresult error = read_options(call, count, options, values, &wire, &logs);
-    if (error || (error = send_image(call, op, &wire, start, &logs, handle)))
+    }
+    if ((error = send_image(call, op, &wire, start, &logs, handle)))
         return error;
     struct image *object = calloc(1, sizeof *object);
     uint64_t parent = kind == SG_KIND_MODULE ? sg_self.current : 0;

@@ -17,6 +17,8 @@ INVALID_PTX, UNSUPPORTED_PTX_VERSION, NOT_FOUND, NOT_SUPPORTED, INVALID_IMAGE = 
 @dataclass
 class Answer:
     code: int
+    log: str
+    size: int  # of the log, as the load returned it
     said: str  # the error log that the program asked for, and what reached the job's output
 
 
@@ -25,7 +27,8 @@ def ask(request: pytest.FixtureRequest, run_rank: Any, tmp_path: Path) -> Callab
     def run(name: str) -> Answer:
         done = run_rank(request.param, PROGRAM, str(tmp_path / "answer.json"), name)
         answer = json.loads((tmp_path / "answer.json").read_text())
-        return Answer(answer.get("code", 0), answer.get("log", "") + done.stdout + done.stderr)
+        log = answer.get("log", "")
+        return Answer(answer.get("code", 0), log, answer.get("size", 0), log + done.stdout + done.stderr)
 
     return run
 
@@ -44,6 +47,28 @@ def test_malformed_ptx_is_refused_with_its_line(ask: Callable[[str], Answer], na
     answer = ask(name)
     assert answer.code == INVALID_PTX
     assert "line" in answer.said
+
+
+@pytest.mark.parametrize("name", ["missing_brace", "future_version", "not_ptx"])
+def test_refusal_is_in_the_error_log(ask: Callable[[str], Answer], name: str) -> None:
+    """The log buffer of cuModuleLoadDataEx holds the reason, and its size option how long that is."""
+    answer = ask(name)
+    expected = {"missing_brace": "line", "future_version": "99.0", "not_ptx": "neither PTX nor"}[name]
+    assert expected in answer.log
+    assert answer.size == len(answer.log) + 1
+
+
+def test_error_log_is_cut_to_its_buffer(ask: Callable[[str], Answer]) -> None:
+    """A log that does not fit is cut; its NUL is within the size that was given."""
+    answer = ask("little_room")
+    assert len(answer.log) == 15
+    assert answer.size == 16
+
+
+def test_error_log_of_a_success_is_empty(ask: Callable[[str], Answer]) -> None:
+    """Where nothing is refused, the log is empty and its size 0."""
+    answer = ask("good")
+    assert (answer.code, answer.log, answer.size) == (0, "", 0)
 
 
 def test_text_that_is_no_ptx_is_refused(ask: Callable[[str], Answer]) -> None:

@@ -358,7 +358,11 @@ struct sgf_image {
     struct sgf_fixup *fixups;
     pthread_mutex_t lock; /* variants, service */
 };
-CUresult sgf_image_load(const void *data, size_t bytes_or_0, struct sgf_image **out);
+#define SGF_REASON_BYTES 2048
+/* On failure `reason` says why, "" where the error's name says all there is to say. */
+CUresult sgf_image_load(const void *data, char reason[SGF_REASON_BYTES], struct sgf_image **out);
+/* jit_log.c: fills the log buffers among a load's options. */
+void sgf_jit_log(unsigned count, const CUjit_option *options, void **values, const char *error);
 void sgf_image_release(struct sgf_image *image);
 CUresult sgf_image_parse(struct sgf_image *image, char *reply); /* the LOAD reply */
 CUresult sgf_image_variant(struct sgf_image *image, struct sgf_kernel *kernel, const uint32_t block[3],

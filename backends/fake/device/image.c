@@ -239,23 +239,26 @@ static bool looks_like_ptx(const char *text)
     }
 }
 
-static CUresult describe(struct sgf_image *image)
+static CUresult describe(struct sgf_image *image, char reason[SGF_REASON_BYTES])
 {
     char *answer = NULL;
     CUresult result = sgf_service_ask(1, image->text, image->text_bytes, &answer, &image->service);
-    if (result != CUDA_SUCCESS)
-        result = tell(result, "PTX", answer != NULL ? answer : "no answer");
-    else
+    if (result != CUDA_SUCCESS) {
+        snprintf(reason, SGF_REASON_BYTES, "PTX: %s", answer != NULL ? answer : "no answer from the PTX compiler");
+        sgf_say("%s", reason);
+    } else {
         result = sgf_image_parse(image, answer);
+    }
     free(answer);
     return result;
 }
 
-CUresult sgf_image_load(const void *data, size_t bytes_or_0, struct sgf_image **out)
+CUresult sgf_image_load(const void *data, char reason[SGF_REASON_BYTES], struct sgf_image **out)
 {
     struct sgf_image *image = calloc(1, sizeof *image);
     const unsigned char *head = data;
     CUresult result = CUDA_SUCCESS;
+    reason[0] = 0;
     if (image == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     atomic_store(&image->references, 1);
@@ -266,7 +269,7 @@ CUresult sgf_image_load(const void *data, size_t bytes_or_0, struct sgf_image **
     } else if (memcmp(head, "\177ELF", 4) == 0) {
         image->binary_only = true;
     } else if (looks_like_ptx(data)) {
-        image->text_bytes = bytes_or_0 != 0 ? strnlen(data, bytes_or_0) : strlen(data);
+        image->text_bytes = strlen(data);
         image->text = malloc(image->text_bytes + 1);
         if (image->text != NULL) {
             memcpy(image->text, data, image->text_bytes);
@@ -275,10 +278,11 @@ CUresult sgf_image_load(const void *data, size_t bytes_or_0, struct sgf_image **
             result = CUDA_ERROR_OUT_OF_MEMORY;
         }
     } else {
+        snprintf(reason, SGF_REASON_BYTES, "the image is neither PTX nor a cubin nor a fat binary");
         result = CUDA_ERROR_INVALID_IMAGE;
     }
     if (result == CUDA_SUCCESS && !image->binary_only)
-        result = describe(image);
+        result = describe(image, reason);
     if (result != CUDA_SUCCESS)
         forget(image);
     else

@@ -151,16 +151,17 @@ CUresult sgf_module_function(struct CUmod_st *m, const char *name, CUfunction *o
     return result;
 }
 
-static CUresult load_module(const char *function, CUmodule *module, const void *image_data)
+static CUresult load_module(const char *function, CUmodule *module, const void *image_data, char reason[SGF_REASON_BYTES])
 {
     struct CUctx_st *context;
     struct sgf_image *image;
+    reason[0] = 0;
     CUresult result = sgf_enter_context(function, &context);
     if (result != CUDA_SUCCESS)
         return result;
     if (module == NULL || image_data == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    if ((result = sgf_image_load(image_data, 0, &image)) != CUDA_SUCCESS)
+    if ((result = sgf_image_load(image_data, reason, &image)) != CUDA_SUCCESS)
         return result;
     result = sgf_module_create(context, image, NULL, module);
     sgf_image_release(image);
@@ -169,23 +170,23 @@ static CUresult load_module(const char *function, CUmodule *module, const void *
 
 CUresult cuModuleLoadData(CUmodule *module, const void *image)
 {
-    return load_module(__func__, module, image);
+    char reason[SGF_REASON_BYTES];
+    return load_module(__func__, module, image, reason);
 }
 
 CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int numOptions, CUjit_option *options,
                             void **optionValues)
 {
-    for (unsigned i = 0; options != NULL && optionValues != NULL && i < numOptions; i++) {
-        /* Log buffers: what there is to say goes to stderr, so their used size is 0. */
-        if (options[i] == CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES || options[i] == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)
-            optionValues[i] = NULL;
-    }
-    return load_module(__func__, module, image);
+    char reason[SGF_REASON_BYTES];
+    CUresult result = load_module(__func__, module, image, reason);
+    sgf_jit_log(numOptions, options, optionValues, reason);
+    return result;
 }
 
 CUresult cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin)
 {
-    return load_module(__func__, module, fatCubin);
+    char reason[SGF_REASON_BYTES];
+    return load_module(__func__, module, fatCubin, reason);
 }
 
 static CUresult read_whole(const char *path, char **out)
@@ -213,11 +214,11 @@ static CUresult read_whole(const char *path, char **out)
 CUresult cuModuleLoad(CUmodule *module, const char *fname)
 {
     SGF_ENTER();
-    char *data;
+    char *data, reason[SGF_REASON_BYTES];
     CUresult result = read_whole(fname, &data);
     if (result != CUDA_SUCCESS)
         return result;
-    result = load_module(__func__, module, data);
+    result = load_module(__func__, module, data, reason);
     free(data);
     return result;
 }
@@ -339,11 +340,12 @@ CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *j
 {
     SGF_ENTER();
     struct sgf_image *image;
-    (void)jitOptions, (void)jitOptionsValues, (void)numJitOptions;
+    char reason[SGF_REASON_BYTES];
     (void)libraryOptions, (void)libraryOptionValues, (void)numLibraryOptions;
     if (library == NULL || code == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = sgf_image_load(code, 0, &image);
+    CUresult result = sgf_image_load(code, reason, &image);
+    sgf_jit_log(numJitOptions, jitOptions, jitOptionsValues, reason);
     if (result != CUDA_SUCCESS)
         return result;
     struct CUlib_st *made = sgf_new(SGF_LIBRARY);

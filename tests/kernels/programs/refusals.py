@@ -46,12 +46,12 @@ extern "C" __global__ void say(long long big) {
 ERROR_LOG, ERROR_LOG_SIZE = 5, 6
 
 
-def load_and_launch(text: str) -> dict[str, object]:
+def load_and_launch(text: str, room: int = 4096) -> dict[str, object]:
     """The first call that fails, of load, look up, launch, synchronise; in a context of its own."""
     device = driver.Device()
-    module, function, log = c_void_p(), c_void_p(), ctypes.create_string_buffer(4096)
+    module, function, log = c_void_p(), c_void_p(), ctypes.create_string_buffer(b"?" * 4096)
     options = (ctypes.c_int * 2)(ERROR_LOG, ERROR_LOG_SIZE)
-    values = (c_void_p * 2)(ctypes.addressof(log), 4096)
+    values = (c_void_p * 2)(ctypes.addressof(log), room)
     library, out = device.library, device.zeros(1, np.uint32)
     parameters = (c_void_p * 1)(ctypes.addressof(pointer := ctypes.c_uint64(out.pointer)))
     one = c_uint(1)
@@ -68,7 +68,7 @@ def load_and_launch(text: str) -> dict[str, object]:
         code = code or step()
         failed = failed or (name if code else "")
     del pointer
-    return {"code": code, "log": log.value.decode(), "step": failed}
+    return {"code": code, "log": log.value.decode(), "size": values[1] or 0, "step": failed}
 
 
 def missing_kernel() -> int:
@@ -83,6 +83,8 @@ def main() -> None:
         answer: object = {}
     elif wanted == "missing_kernel":
         answer = {"code": missing_kernel()}
+    elif wanted == "little_room":
+        answer = load_and_launch(TEXTS["missing_brace"], 16)
     else:
         answer = load_and_launch(TEXTS[wanted])
     answers.write_text(json.dumps(answer))
