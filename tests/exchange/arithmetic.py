@@ -60,7 +60,9 @@ def reduce(dtype: int, reduction: int, inputs: list[Array], factors: list[int] |
             if total.dtype.kind == "f":
                 total = total / total.dtype.type(count)
             else:
-                total = np.array([int(abs(int(v)) // count) * (1 if v >= 0 else -1) for v in total], total.dtype)
+                total = np.array(
+                    [int(abs(int(v)) // count) * (1 if v >= 0 else -1) for v in total], total.dtype
+                )
         return narrow(dtype, total)
 
 
@@ -74,7 +76,7 @@ def same(dtype: int, got: Array, expected: Array) -> bool:
 
 
 def random_array(dtype: int, count: int, seed: int, special: bool = False) -> Array:
-    """Any bits for integers; for floats numbers of moderate size, and some NaN, infinities and zeros if asked for."""
+    """Any bits for integers; for floats moderate numbers, and some special ones if asked for."""
     generator = np.random.default_rng(seed)
     kind = storage(dtype)
     if dtype != BF16 and kind.kind != "f":

@@ -11,14 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from singularity_core._native import ffi, lib
 
-ALL_REDUCE, REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, GATHER, SCATTER, SEND, RECV = range(1, 11)
+ALL_REDUCE, REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, GATHER, SCATTER, SEND, RECV = range(
+    1, 11
+)
 SUM, PROD, MAX, MIN, AVG, PREMUL = range(6)
 TYPES = {
-    0: np.int8, 1: np.uint8, 2: np.int32, 3: np.uint32, 4: np.int64, 5: np.uint64, 6: np.float16, 7: np.float32,
-    8: np.float64,
+    0: np.int8, 1: np.uint8, 2: np.int32, 3: np.uint32, 4: np.int64, 5: np.uint64, 6: np.float16,
+    7: np.float32, 8: np.float64,
 }  # fmt: skip
 BF16 = 9
 FAIL_USAGE, FAIL_REMOTE = 5, 6
@@ -49,8 +50,8 @@ class Rank:
         return member[0]
 
     def submit(self, *operations: tuple[Any, ...], arrive: bool = True) -> Any:
-        """Issues a group of (member, kind, dtype, reduction, root, count, send, receive[, scalar]) and, unless told
-        otherwise, lets it arrive.  The number by which its gate is known; or raises RuntimeError."""
+        """Issues a group of (member, kind, dtype, reduction, root, count, send, receive[, scalar]) and, unless
+        told otherwise, lets it arrive.  The number by which its gate is known; or raises RuntimeError."""
         issues = ffi.new("struct sg_issue[]", len(operations))
         for issue, (member, kind, dtype, reduction, root, count, send, receive, *scalar) in zip(
             issues, operations, strict=True
@@ -122,10 +123,13 @@ def _fail(owner: Any, said: Any) -> None:
     ffi.from_handle(owner).failures.append(ffi.string(said).decode())
 
 
-class World:
-    """Ranks on proxies: `places` says by rank on which."""
+CALLS = {"read": _read, "write": _write, "open": _open, "misses": _misses, "fail": _fail}
 
-    def __init__(self, places: list[int], directory: Path | None, seed: int = 0) -> None:
+
+class World:
+    """Ranks on proxies: `places` says by rank on which; `proxies` that there are more, elsewhere."""
+
+    def __init__(self, places: list[int], directory: Path | None, seed: int = 0, proxies: int = 0) -> None:
         self.random = random.Random(seed)
         self.directory = directory
         self.engines: list[Any] = []
@@ -133,8 +137,8 @@ class World:
             options, why = ffi.new("struct sg_engine_options *"), ffi.new("char[256]")
             name = ffi.NULL if directory is None else ffi.new("char[]", str(directory).encode())
             options.directory = name
-            options.proxy_index, options.proxy_count = index, max(places) + 1
-            options.calls = {"read": _read, "write": _write, "open": _open, "misses": _misses, "fail": _fail}
+            options.proxy_index, options.proxy_count = index, proxies or max(places) + 1
+            options.calls = CALLS
             engine = lib.sg_engine_create(options, why)
             assert engine != ffi.NULL, ffi.string(why)
             self.engines.append(engine)

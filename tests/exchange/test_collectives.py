@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from .arithmetic import random_array, reduce, same
 from .conftest import ALL_REDUCE, AVG, BF16, BROADCAST, RECV, SEND, SUM, TYPES, World
-from .programs import Check, Step, add_collective, add_transfers, play
+from .random_programs import Check, Step, add_collective, add_transfers, play
 
-MAPS = [[0], [0, 0], [0, 1], [0, 0, 0], [0, 1, 0], [0, 0, 1], [0, 1, 2], [0, 0, 1, 1], [0, 1, 0, 1], [0, 1, 1, 2],
-        [0, 0, 0, 0, 0], [0, 1, 2, 0, 1]]  # fmt: skip
+MAPS = [[0], [0, 0], [0, 1], [0, 0, 0], [0, 1, 0], [0, 0, 1], [0, 1, 2], [0, 0, 1, 1], [0, 1, 0, 1],
+        [0, 1, 1, 2], [0, 0, 0, 0, 0], [0, 1, 2, 0, 1]]  # fmt: skip
 
 
 def check(checks: list[Check]) -> None:
@@ -28,8 +28,8 @@ def check(checks: list[Check]) -> None:
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(places=st.sampled_from(MAPS), seed=st.integers(0, 2**32 - 1), length=st.integers(1, 12))
 def test_random_programs(places: list[int], seed: int, length: int) -> None:
-    """Groups of any collectives and transfers on two communicators, issued, arriving and moved in any order, give numpy's
-    results on any map; all gates open, once, and nobody is told of an error."""
+    """Groups of any collectives and transfers on two communicators, issued, arriving and moved in any order,
+    give numpy's results on any map; all gates open, once, and nobody is told of an error."""
     choice = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="singularity-test-", dir="/dev/shm") as name:
         world = World(places, Path(name), seed)
@@ -57,7 +57,7 @@ def test_random_programs(places: list[int], seed: int, length: int) -> None:
 
 @pytest.mark.parametrize("places", [[0, 0], [0, 1], [0, 0, 1, 1], [0, 1, 0, 1], [0, 1, 2]])
 def test_large_messages(places: list[int], exchange: Path) -> None:
-    """Messages of many blocks, of sizes that do not divide into tiles and shares, arrive whole; memory stays bounded."""
+    """Messages of many blocks, of sizes that do not divide into tiles, arrive whole; memory stays bounded."""
     world = World(places, exchange)
     try:
         members = world.communicator()
@@ -90,7 +90,15 @@ def test_bits_do_not_depend_on_the_map(dtype: int) -> None:
                 outputs = [np.zeros_like(inputs[0]) for _ in places]
                 for reduction in (SUM, AVG):
                     for rank in world.ranks:
-                        operation = (ALL_REDUCE, dtype, reduction, 0, 40_000, inputs[rank.rank], outputs[rank.rank])
+                        operation = (
+                            ALL_REDUCE,
+                            dtype,
+                            reduction,
+                            0,
+                            40_000,
+                            inputs[rank.rank],
+                            outputs[rank.rank],
+                        )
                         rank.submit((members[rank.rank], *operation))
                     world.settle()
                     assert len({output.tobytes() for output in outputs}) == 1
@@ -103,14 +111,16 @@ def test_bits_do_not_depend_on_the_map(dtype: int) -> None:
 
 
 def test_crossing_orders(exchange: Path) -> None:
-    """Two ranks that issue on two communicators in opposite orders, on streams of their own, both get through."""
+    """Two ranks that issue on two communicators in opposite orders, on two streams, both get through."""
     world = World([0, 1], exchange)
     try:
         one, two = world.communicator(), world.communicator(key=b"2" * 16)
         data = np.ones(8, np.float32)
         for rank, order in ((0, (one, two)), (1, (two, one))):
             for members in order:
-                world.ranks[rank].submit((members[rank], ALL_REDUCE, 7, SUM, 0, 8, data, np.zeros(8, np.float32)))
+                world.ranks[rank].submit(
+                    (members[rank], ALL_REDUCE, 7, SUM, 0, 8, data, np.zeros(8, np.float32))
+                )
         world.settle()
         assert [sorted(rank.opened) for rank in world.ranks] == [[1, 2], [1, 2]]
     finally:
@@ -126,7 +136,10 @@ def test_both_send_first(exchange: Path) -> None:
         data = [random_array(7, count, seed) for seed in (1, 2)]
         out = [np.zeros(count, np.float32) for _ in range(2)]
         for me, rank in enumerate(world.ranks):
-            rank.submit((members[me], SEND, 7, 0, 1 - me, count, data[me], None), (members[me], RECV, 7, 0, 1 - me, count, None, out[me]))
+            rank.submit(
+                (members[me], SEND, 7, 0, 1 - me, count, data[me], None),
+                (members[me], RECV, 7, 0, 1 - me, count, None, out[me]),
+            )
         world.settle()
         assert np.array_equal(out[0], data[1])
         assert np.array_equal(out[1], data[0])
@@ -135,7 +148,7 @@ def test_both_send_first(exchange: Path) -> None:
 
 
 def test_operations_of_a_rank_keep_their_order(exchange: Path) -> None:
-    """On one communicator the second group of a rank starts only after the first, even when its stream arrived before."""
+    """The second group of a rank starts only after the first, even when its stream arrived before."""
     from singularity_core._native import lib
 
     world = World([0, 1], exchange)
@@ -145,7 +158,9 @@ def test_operations_of_a_rank_keep_their_order(exchange: Path) -> None:
         groups = []
         for me, rank in enumerate(world.ranks):
             for kind, root in ((ALL_REDUCE, 0), (BROADCAST, 1)):
-                groups.append(rank.submit((members[me], kind, 2, SUM, root, 4, buffer[me], buffer[me]), arrive=False))
+                groups.append(
+                    rank.submit((members[me], kind, 2, SUM, root, 4, buffer[me], buffer[me]), arrive=False)
+                )
         lib.sg_group_arrived(groups[1])
         lib.sg_group_arrived(groups[3])
         world.settle()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from singularity_core._native import ffi, lib
 
 from .arithmetic import Array, join, narrow, random_array, reduce, same, storage, widen
@@ -36,10 +35,12 @@ def computed(dtype: int, reduction: int, inputs: list[Array], factors: list[int]
 @pytest.mark.parametrize("reduction", [SUM, PROD, MAX, MIN, AVG, PREMUL])
 @pytest.mark.parametrize("dtype", ALL_TYPES)
 def test_two_contributions(dtype: int, reduction: int) -> None:
-    """Every type with every operator equals numpy bit for bit, with NaN, infinities, zeros of both signs, overflow."""
+    """Every type with every operator equals numpy bit for bit, with NaN, infinities, both zeros, overflow."""
     for count in COUNTS:
         inputs = [random_array(dtype, count, seed, special=True) for seed in (1, 2)]
-        factors = [int(random_array(dtype, 1, seed).view(f"u{storage(dtype).itemsize}")[0]) for seed in (3, 4)]
+        factors = [
+            int(random_array(dtype, 1, seed).view(f"u{storage(dtype).itemsize}")[0]) for seed in (3, 4)
+        ]
         got = computed(dtype, reduction, inputs, factors)
         expected = reduce(dtype, reduction, inputs, factors)
         if reduction in (MAX, MIN):
@@ -61,12 +62,14 @@ def test_every_16_bit_number(dtype: int) -> None:
 
 @pytest.mark.parametrize("dtype", [6, BF16])
 def test_rounding(dtype: int) -> None:
-    """float32 numbers of all sizes are rounded to nearest even, as numpy does, halfway cases and overflow included."""
+    """float32 numbers of all sizes are rounded to nearest even, as by numpy, ties and overflow included."""
     generator = np.random.default_rng(5)
     bits = generator.integers(0, 1 << 32, 400_000, np.uint64).astype(np.uint32)
     halfway = (bits & np.uint32(0xFFFFE000)) | np.uint32(0x1000)
     top = (bits & np.uint32(0xFFFF0000)) | np.uint32(0x8000)
-    edges = np.array([65519.99, 65520, 65504, 6.1e-5, 5.96e-8, 2.98e-8, 2.9802322e-8, 1e-45], np.float32).view(np.uint32)
+    edges = np.array(
+        [65519.99, 65520, 65504, 6.1e-5, 5.96e-8, 2.98e-8, 2.9802322e-8, 1e-45], np.float32
+    ).view(np.uint32)
     wide = np.concatenate([bits, halfway, top, edges, edges | np.uint32(1 << 31)]).view(np.float32)
     out = np.zeros(len(wide), storage(dtype))
     lib.sg_reduce_finish(dtype, SUM, 1, pointer(out), pointer(wide), len(wide))
@@ -94,7 +97,7 @@ def test_nan_wins_from_either_side() -> None:
 
 
 def test_average_over_more_ranks_than_a_byte_holds() -> None:
-    """An 8-bit sum divided by 1000 ranks is 0, not the sum divided by 1000 modulo 256; by 128 it is -1 for -128."""
+    """An 8-bit sum divided by 1000 ranks is 0, not the sum divided by 1000 modulo 256."""
     numbers = np.array([-128, 127, -1, 5], np.int8)
     out = np.zeros(4, np.int8)
     lib.sg_reduce_finish(0, AVG, 1000, pointer(out), pointer(numbers), 4)

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-
 from singularity_core._native import ffi, lib
 
 from .arithmetic import tree
@@ -59,10 +58,12 @@ def maps(ranks: int, devices: int) -> Any:
 
 @pytest.mark.parametrize("ranks", range(1, 17))
 def test_partials_do_not_change_bits(ranks: int) -> None:
-    """For every map to at most 4 devices the tree over partials gives the bits of the plain tree (all maps up to
-    8 ranks, 300 of those of more)."""
+    """For every map to at most 4 devices the tree over partials gives the bits of the plain tree (all maps
+    up to 8 ranks, 300 of those of more)."""
     generator = np.random.default_rng(ranks)
-    leaves = [np.float32(x) for x in generator.standard_normal(ranks) * 10.0 ** generator.integers(-6, 7, ranks)]
+    leaves = [
+        np.float32(x) for x in generator.standard_normal(ranks) * 10.0 ** generator.integers(-6, 7, ranks)
+    ]
     expected = tree(SUM, [np.array([x]) for x in leaves])[0]
     chosen: Any = maps(ranks, 4) if ranks <= 8 else generator.integers(0, 4, (300, ranks)).tolist()
     for places in chosen:
@@ -79,7 +80,7 @@ def test_partials_do_not_change_bits(ranks: int) -> None:
 
 
 def test_atoms_are_maximal() -> None:
-    """Two devices that hold the halves of eight ranks give one partial each; dealt alternately, single leaves."""
+    """Two devices that hold halves of eight ranks give one partial each; dealt alternately, leaves."""
     halves = [(step.first, step.count) for step in program([0] * 4 + [1] * 4, True) if step.count]
     assert halves == [(0, 4), (4, 4)]
     assert [step.count for step in program([0, 1] * 4, True) if step.count] == [1] * 8

@@ -10,8 +10,21 @@ import numpy as np
 
 from .arithmetic import Array, random_array, reduce, storage
 from .conftest import (
-    ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, AVG, BF16, BROADCAST, GATHER, PREMUL, RECV, REDUCE, REDUCE_SCATTER, SCATTER, SEND,
-    SUM, World,
+    ALL_GATHER,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    AVG,
+    BF16,
+    BROADCAST,
+    GATHER,
+    PREMUL,
+    RECV,
+    REDUCE,
+    REDUCE_SCATTER,
+    SCATTER,
+    SEND,
+    SUM,
+    World,
 )  # fmt: skip
 
 COUNTS = (0, 1, 2, 17, 1000, 20_000)
@@ -37,11 +50,15 @@ class Step:
     """By global rank: kind, dtype, reduction, root, count, send, receive, factor."""
 
 
-def _buffers(kind: int, dtype: int, count: int, ranks: int, choice: random.Random) -> tuple[list[Array], list[Array]]:
+def _buffers(
+    kind: int, dtype: int, count: int, ranks: int, choice: random.Random
+) -> tuple[list[Array], list[Array]]:
     """Inputs with random content and outputs, by rank; some in place, where NCCL allows it."""
     wide_in = kind in (REDUCE_SCATTER, ALL_TO_ALL, SCATTER)
     wide_out = kind in (ALL_GATHER, ALL_TO_ALL, GATHER)
-    inputs = [random_array(dtype, count * (ranks if wide_in else 1), choice.getrandbits(32)) for _ in range(ranks)]
+    inputs = [
+        random_array(dtype, count * (ranks if wide_in else 1), choice.getrandbits(32)) for _ in range(ranks)
+    ]
     outputs = [np.zeros(count * (ranks if wide_out else 1), storage(dtype)) for _ in range(ranks)]
     if choice.random() < 0.3 and kind != ALL_TO_ALL:
         for rank in range(ranks):
@@ -56,10 +73,14 @@ def _buffers(kind: int, dtype: int, count: int, ranks: int, choice: random.Rando
     return inputs, outputs
 
 
-def _expected(kind: int, dtype: int, reduction: int, root: int, inputs: list[Array], factors: list[int]) -> list[Array | None]:
+def _expected(
+    kind: int, dtype: int, reduction: int, root: int, inputs: list[Array], factors: list[int]
+) -> list[Array | None]:
     """By rank; None: the rank gets nothing."""
     ranks = len(inputs)
-    blocks = [np.split(array, ranks) for array in inputs] if kind in (REDUCE_SCATTER, ALL_TO_ALL, SCATTER) else []
+    blocks = (
+        [np.split(array, ranks) for array in inputs] if kind in (REDUCE_SCATTER, ALL_TO_ALL, SCATTER) else []
+    )
     if kind == ALL_REDUCE:
         return [reduce(dtype, reduction, inputs, factors)] * ranks
     if kind == REDUCE:
@@ -78,15 +99,26 @@ def _expected(kind: int, dtype: int, reduction: int, root: int, inputs: list[Arr
     return [np.concatenate([block[rank] for block in blocks]) for rank in range(ranks)]
 
 
-def add_collective(step: Step, members: list[int], choice: random.Random, checks: list[Check], counts: tuple[int, ...] = COUNTS) -> None:
+def add_collective(
+    step: Step,
+    members: list[int],
+    choice: random.Random,
+    checks: list[Check],
+    counts: tuple[int, ...] = COUNTS,
+) -> None:
     """One collective of any kind."""
-    kind = choice.choice((ALL_REDUCE, REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, GATHER, SCATTER))
+    kind = choice.choice(
+        (ALL_REDUCE, REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, GATHER, SCATTER)
+    )
     dtype, reduction = choice.randrange(BF16 + 1), choice.randrange(SUM, PREMUL + 1)
     count, root = choice.choice(counts), choice.randrange(len(members))
     if reduction == AVG and count > 2000:
         reduction = SUM  # the oracle divides integers one by one
     inputs, outputs = _buffers(kind, dtype, count, len(members), choice)
-    factors = [int(random_array(dtype, 1, choice.getrandbits(32)).view(f"u{storage(dtype).itemsize}")[0]) for _ in members]
+    factors = [
+        int(random_array(dtype, 1, choice.getrandbits(32)).view(f"u{storage(dtype).itemsize}")[0])
+        for _ in members
+    ]
     expected = _expected(kind, dtype, reduction, root, inputs, factors)
     for rank, global_rank in enumerate(members):
         result = expected[rank]
@@ -96,8 +128,14 @@ def add_collective(step: Step, members: list[int], choice: random.Random, checks
         step.operations.setdefault(global_rank, []).append(operation)
 
 
-def add_transfers(step: Step, members: list[int], choice: random.Random, checks: list[Check], counts: tuple[int, ...] = COUNTS) -> None:
-    """Sends and receives among some pairs, to oneself included; each rank lists them in an order of its own."""
+def add_transfers(
+    step: Step,
+    members: list[int],
+    choice: random.Random,
+    checks: list[Check],
+    counts: tuple[int, ...] = COUNTS,
+) -> None:
+    """Transfers among some pairs, to oneself included; each rank lists them in an order of its own."""
     mine: dict[int, list[tuple[Any, ...]]] = {rank: [] for rank in members}
     for sender, from_rank in enumerate(members):
         for receiver, to_rank in enumerate(members):
@@ -114,9 +152,11 @@ def add_transfers(step: Step, members: list[int], choice: random.Random, checks:
         step.operations.setdefault(rank, []).extend(operations)
 
 
-def play(world: World, members: list[list[Any]], groups: list[list[int]], steps: list[Step], choice: random.Random) -> None:
-    """Every rank issues its groups in its order; who goes next, when groups arrive, and which engine runs is random.
-    Ends when everything was issued, has arrived and nothing moves any more."""
+def play(
+    world: World, members: list[list[Any]], groups: list[list[int]], steps: list[Step], choice: random.Random
+) -> None:
+    """Every rank issues its groups in its order; who goes next, when groups arrive, and which engine runs is
+    random.  Ends when everything was issued, has arrived and nothing moves any more."""
     from singularity_core._native import lib
 
     todo = {rank: [s for s in steps if s.operations.get(rank)] for rank in range(len(world.ranks))}
@@ -128,7 +168,9 @@ def play(world: World, members: list[list[Any]], groups: list[list[int]], steps:
             rank = choice.choice(ready)
             step = todo[rank].pop(0)
             member = members[step.communicator][groups[step.communicator].index(rank)]
-            flying.append(world.ranks[rank].submit(*((member, *op) for op in step.operations[rank]), arrive=False))
+            flying.append(
+                world.ranks[rank].submit(*((member, *op) for op in step.operations[rank]), arrive=False)
+            )
         elif flying and what < 0.8:
             lib.sg_group_arrived(flying.pop(choice.randrange(len(flying))))
         else:

@@ -1,0 +1,201 @@
+"""What the board shows of ranks, and how the cut holds them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from singularity_core._native import ffi, lib
+
+from .conftest import ALL_REDUCE, RECV, SEND, SUM, World
+
+KEY = b"k" * 16
+
+
+@pytest.fixture(params=[[0, 0], [0, 1]], ids=["shared", "apart"])
+def world(request: pytest.FixtureRequest, exchange: Path) -> Any:
+    """Two ranks, on one proxy or on two."""
+    world = World(request.param, exchange)
+    yield world
+    world.end()
+
+
+def operation(member: Any, kind: int = ALL_REDUCE, root: int = 0) -> tuple[Any, ...]:
+    """Of eight floats."""
+    return (member, kind, 7, SUM, root, 8, np.ones(8, np.float32), np.zeros(8, np.float32))
+
+
+def roster(exchange: Path) -> Any:
+    """The communicator's file, as the agent sees it."""
+    found = ffi.new("struct sg_roster_map *")
+    (path,) = exchange.glob("c-*")
+    assert lib.sg_roster_look(str(exchange).encode(), path.name.encode(), found) == 0
+    return found
+
+
+def test_who_waits_for_whom(world: World) -> None:
+    """A rank whose collective lacks another is shown as blocked, with the communicator, the operation and who
+    is missing; then as running, with its operations counted."""
+    members = world.communicator()
+    first, second = world.ranks
+    for _ in range(2):
+        first.submit(operation(members[0]))
+        world.settle()
+        assert first.status.state == lib.SG_RANK_BLOCKED
+        assert bytes(first.status.waits_key) == KEY
+        assert first.status.waits_kind == ALL_REDUCE
+        assert first.status.waits_number == first.groups - 1
+        assert list(first.status.missing[0 : first.status.missing_count]) == [1]
+        assert second.status.state == lib.SG_RANK_RUNNING
+        second.submit(operation(members[1]))
+        world.settle()
+        assert first.status.state == lib.SG_RANK_RUNNING
+    assert (first.status.issued, first.status.completed) == (2, 2)
+
+
+def test_only_arrived_ranks_are_blocked(world: World) -> None:
+    """While a rank's stream has not come to its collective, the rank itself is what is missing: it is not
+    blocked, and it misses nobody; the other is, and does if it shares the device."""
+    members = world.communicator()
+    first, second = world.ranks
+    group = first.submit(operation(members[0]), arrive=False)
+    second.submit(operation(members[1]))
+    world.settle()
+    assert first.status.state == lib.SG_RANK_RUNNING
+    assert second.status.state == lib.SG_RANK_BLOCKED
+    assert not first.misses
+    assert second.misses == (len(world.engines) == 1)
+    lib.sg_group_arrived(group)
+    world.settle()
+    assert not second.misses
+
+
+def test_transfers_show_what_they_miss(world: World) -> None:
+    """A receive without its send is shown as blocked by the sender."""
+    members = world.communicator()
+    world.ranks[1].submit(operation(members[1], RECV, 0))
+    world.settle()
+    assert world.ranks[1].status.state == lib.SG_RANK_BLOCKED
+    assert world.ranks[1].status.waits_kind == RECV
+    assert world.ranks[1].status.missing[0] == 0
+    assert world.ranks[1].misses == (len(world.engines) == 1)
+    world.ranks[0].submit(operation(members[0], SEND, 1))
+    world.settle()
+    assert world.ranks[1].status.state == lib.SG_RANK_RUNNING
+
+
+def test_ends_are_shown(world: World) -> None:
+    """A session that has ended is shown as ended."""
+    lib.sg_party_quit(world.ranks[1].party)
+    lib.sg_party_end(world.ranks[1].party)
+    world.ranks[1].party = None
+    assert world.ranks[1].status.state == lib.SG_RANK_ENDED
+
+
+def test_the_cut_holds_at_its_target(world: World, exchange: Path) -> None:
+    """During a cut a rank is held before it passes its communicator's target, or has none yet, and the board
+    shows what it wants; a rank that is behind is not; raising the target, or ending the cut, lets it go."""
+    members = world.communicator()
+    first, second = world.ranks
+    said = ffi.new("char[160]")
+    first.submit(operation(members[0]))
+    board, found = lib.sg_engine_board(first.engine), roster(exchange)
+    assert [found.members[i].clock for i in range(2)] == [1, 0]
+    board.cut = 1
+    found.roster.target = 1
+    held = first.submit(operation(members[0]))
+    assert lib.sg_group_issue(held, said) == 0  # asked again, the answer is the same
+    assert first.status.state == lib.SG_RANK_HELD
+    assert found.members[0].wants == 1
+    assert found.members[0].clock == 1
+    second.submit(operation(members[1]))
+    world.settle()
+    assert first.opened == second.opened == [1]
+    found.roster.target = 2
+    assert lib.sg_group_issue(held, said) == 1
+    lib.sg_group_arrived(held)
+    assert (found.members[0].clock, found.members[0].wants) == (2, 0)
+    assert first.status.state == lib.SG_RANK_RUNNING
+    found.roster.target = lib.SG_NO_TARGET  # the agent has not got to it yet
+    again = first.submit(operation(members[0]))
+    assert first.status.state == lib.SG_RANK_HELD
+    board.cut = 0
+    assert lib.sg_group_issue(again, said) == 1
+    lib.sg_group_arrived(again)
+    assert found.members[0].wants == 0
+    lib.sg_roster_close(found)
+
+
+def test_the_cut_holds_sends_and_receives(world: World, exchange: Path) -> None:
+    """Ordered pairs have clocks and targets of their own; both sides are held by them."""
+    members = world.communicator()
+    first, second = world.ranks
+    said = ffi.new("char[160]")
+    first.submit(operation(members[0], SEND, 1))
+    board, found = lib.sg_engine_board(first.engine), roster(exchange)
+    pair = found.pairs[0 * 2 + 1]
+    assert (pair.send_clock, pair.receive_clock) == (1, 0)
+    board.cut = 1
+    found.roster.target, pair.target = 0, 1
+    held = first.submit(operation(members[0], SEND, 1))
+    assert first.status.state == lib.SG_RANK_HELD
+    assert (pair.send_clock, pair.send_wants) == (1, 1)
+    second.submit(operation(members[1], RECV, 0))
+    world.settle()
+    assert (pair.receive_clock, pair.receive_wants) == (1, 0)
+    other = second.submit(operation(members[1], RECV, 0))
+    assert second.status.state == lib.SG_RANK_HELD
+    assert (pair.receive_clock, pair.receive_wants) == (1, 1)
+    board.cut = 0
+    for group in (held, other):
+        assert lib.sg_group_issue(group, said) == 1
+        lib.sg_group_arrived(group)
+    world.settle()
+    assert (pair.receive_clock, pair.receive_wants) == (2, 0)
+    assert first.status.state == second.status.state == lib.SG_RANK_RUNNING
+    lib.sg_roster_close(found)
+
+
+def test_who_is_behind_may_pass_other_targets(exchange: Path) -> None:
+    """A rank that has not reached one target issues on a communicator whose target it has reached."""
+    world = World([0, 0], exchange)
+    try:
+        one, two = world.communicator(), world.communicator(key=b"2" * 16)
+        board = lib.sg_engine_board(world.ranks[0].engine)
+        maps = {}
+        for path in exchange.glob("c-*"):
+            found = ffi.new("struct sg_roster_map *")
+            assert lib.sg_roster_look(str(exchange).encode(), path.name.encode(), found) == 0
+            maps[bytes(found.roster.key)] = found
+        board.cut = 1
+        maps[KEY].roster.target, maps[b"2" * 16].roster.target = 0, 1
+        assert world.ranks[0].submit(operation(one[0])) == 1
+        assert world.ranks[0].submit(operation(two[0])) == 2
+        held = world.ranks[0].submit(operation(one[0]))
+        assert world.ranks[0].status.state == lib.SG_RANK_HELD
+        lib.sg_group_free(held)
+        board.cut = 0
+        for found in maps.values():
+            lib.sg_roster_close(found)
+    finally:
+        world.end()
+
+
+def test_a_damaged_roster_is_refused(exchange: Path) -> None:
+    """A file whose size is not what its head says is not mapped."""
+    world = World([0, 0], exchange)
+    try:
+        world.communicator()
+        (path,) = exchange.glob("c-*")
+        found = ffi.new("struct sg_roster_map *")
+        content = path.read_bytes()[:4096]
+        damaged = exchange / "c-00"
+        for text in (content, content[:8] + b"\xff" * 8 + content[16:], b"", b"x" * 100):
+            damaged.write_bytes(text)
+            assert lib.sg_roster_look(str(exchange).encode(), b"c-00", found) < 0
+        assert lib.sg_roster_look(str(exchange).encode(), b"../board", found) < 0
+        damaged.unlink()
+    finally:
+        world.end()
