@@ -43,7 +43,9 @@ void sg_communication_close(sg_server *server) {
 int sg_communication_begin(sg_session *s) {
     if (s->sub != 0) return 0; /* a child of the rank has no place among the ranks */
     s->party = sg_party_begin(s->server->engine, s, s->rank, s->server->door->slots[s->slot].pid);
-    return s->party == NULL ? -ENOMEM : 0;
+    if (s->party == NULL) return -ENOMEM;
+    s->last_op = &sg_party_status(s->party)->last_op;
+    return 0;
 }
 
 void sg_communication_quit(sg_session *s) {

@@ -72,6 +72,7 @@ struct sg_session {
     pthread_mutex_t pinned_lock;
     void *state; /* the handlers' */
     struct sg_party *party; /* its place in the exchange */
+    uint32_t *last_op;      /* where the board shows what the rank has called last; NULL: nowhere */
     _Atomic uint32_t replaying;
     _Atomic uint64_t counters[32];
     _Atomic uint32_t ended; /* undertaker is through: the server's loop may free the slot */

@@ -135,7 +135,7 @@ def add_transfers(
     checks: list[Check],
     counts: tuple[int, ...] = COUNTS,
 ) -> None:
-    """Transfers among some pairs, to oneself included; each rank lists them in an order of its own."""
+    """Transfers among some pairs, to oneself included; each rank lists them in its order."""
     mine: dict[int, list[tuple[Any, ...]]] = {rank: [] for rank in members}
     for sender, from_rank in enumerate(members):
         for receiver, to_rank in enumerate(members):

@@ -24,8 +24,8 @@ def stress(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("engines", "ranks"), [(1, 3), (2, 2), (2, 5), (3, 4)])
 def test_ranks_in_threads(stress: Path, exchange: Path, engines: int, ranks: int) -> None:
-    """Collectives, splits and a rank that goes away in the middle: right results, an error for each who waits,
-    all memory freed, and no file but the rosters left."""
+    """Collectives, splits and a rank that goes away in the middle: right results, an error for who waits, all
+    memory freed, and no file but the rosters left."""
     command = [*PREFIX, str(stress), str(exchange), str(engines), str(ranks), "60", "3"]
     environment = os.environ | sanitizer_options()
     done = subprocess.run(command, capture_output=True, text=True, timeout=90 * SLOW, env=environment)
