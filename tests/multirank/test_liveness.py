@@ -12,7 +12,11 @@ from .jobs import run_job
 
 PROGRAM = Path(__file__).parent / "programs" / "interpreter.py"
 Steps = list[list[Any]]
-START: Steps = [["alloc", "p", 1000], ["fill", "p", 1, True], ["alloc", "q", 1000], ["fill", "q", 2, True]]
+# The wait: a copy from pageable memory may return before it has arrived, and stream 2 does not wait for it.
+START: Steps = [
+    *(["alloc", "p", 1000], ["fill", "p", 1, True], ["alloc", "q", 1000], ["fill", "q", 2, True]),
+    ["synchronize", None],
+]
 
 
 def reduce(communicator: str = "world", stream: int = 1, buffer: str = "p") -> list[Any]:
