@@ -1,12 +1,14 @@
 /* A data-parallel rank with simulated compute.  Usage: sliced_step DIRECTORY STEPS STEP_MS LIVE_MIB REDUCED_MIB
  * A step: STEP_MS of device time in kernels that take time and no CPU, an all-reduce of REDUCED_MIB of the LIVE_MIB that are live,
  * and a synchronisation.  Rank 0 makes the communicator's id in DIRECTORY/id, and writes the median step, in ms, and what memcpy
- * does, in GB/s, to DIRECTORY/result. */
+ * does, in GB/s, to DIRECTORY/result.  While it runs, the 8 bytes of DIRECTORY/steps.RANK say how many steps a rank has begun. */
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "rank.h"
 
-enum { KERNEL_MS = 10, MOST = 1000 };
+enum { KERNEL_MS = 10, MOST = 100000 };
 static const char *const PTX =
     ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry work() {\n"
     "nanosleep.u32 10000000; ret; }\n";
@@ -38,6 +40,16 @@ static struct unique_id exchange_id(const char *directory, int rank) {
         fclose(file);
         return id;
     }
+}
+
+static volatile uint64_t *step_counter(const char *directory, int rank) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/steps.%d", directory, rank);
+    int file = open(path, O_RDWR | O_CREAT, 0600);
+    void *at = file < 0 || ftruncate(file, 8) != 0 ? MAP_FAILED : mmap(NULL, 8, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (at == MAP_FAILED) exit(1);
+    close(file);
+    return at;
 }
 
 static double memcpy_speed(size_t bytes) {
@@ -78,8 +90,10 @@ int main(int argc, char **argv) {
     uint64_t memory;
     CALL(cuMemAlloc_v2, (uint64_t *, size_t), &memory, live);
     CALL(cuMemsetD32_v2, (uint64_t, unsigned, size_t), memory, (unsigned)rank, live / 4);
+    volatile uint64_t *begun = step_counter(argv[1], rank);
     for (int step = -1; step < steps; step++) { /* the first warms up */
         double start = now_ns();
+        ++*begun;
         for (int k = 0; k < step_ms; k += KERNEL_MS) check(launch(function, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL), "cuLaunchKernel");
         check(all_reduce((void *)memory, (void *)memory, reduced / 4, 7, 0, communicator, stream), "ncclAllReduce");
         check(synchronize(stream), "cuStreamSynchronize");
