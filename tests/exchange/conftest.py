@@ -51,7 +51,7 @@ class Rank:
 
     def submit(self, *operations: tuple[Any, ...], arrive: bool = True) -> Any:
         """Issues a group of (member, kind, dtype, reduction, root, count, send, receive[, scalar]) and,
-        unless told otherwise, lets it arrive.  The number by which its gate is known; or raises RuntimeError."""
+        unless told otherwise, lets it arrive.  Its gate's number; or raises RuntimeError."""
         issues = ffi.new("struct sg_issue[]", len(operations))
         for issue, (member, kind, dtype, reduction, root, count, send, receive, *scalar) in zip(
             issues, operations, strict=True
