@@ -173,7 +173,7 @@ class Agent:
 
     def job_ends(self, why: str) -> None:
         """Whoever waits for a pause is told `why` there will be none; the cut is released."""
-        self._pausing.abandon(why)
+        self._pausing.abandon(why, self.clock())
 
     def close(self) -> None:
         """Closes all connections."""
@@ -208,7 +208,7 @@ class Agent:
         if isinstance(request, PauseRequest):
             self._pausing.pause(request.timeout, self.clock(), tell)
         elif isinstance(request, ContinueRequest):
-            self._pausing.resume(tell)
+            self._pausing.resume(self.clock(), tell)
         elif isinstance(request, LogsRequest):
             answer(self._logs())
         else:

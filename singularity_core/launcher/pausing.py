@@ -24,6 +24,9 @@ from ..barrier.interface import Cut, CutState, Progress
 POLL_SECONDS = 0.005
 """Between two looks at a cut that is being acquired or released."""
 
+RELEASE_SECONDS = 20.0
+"""After which whoever waits for the release is told that it is not complete."""
+
 
 class PauseState(enum.Enum):
     """Where a job is between running and paused."""
@@ -59,7 +62,7 @@ class Pausing:
         self._make_cut: Callable[[], Cut] | None = None
         self._cut: Cut | None = None
         self._why_not = why_not
-        self._deadline = 0.0
+        self._deadline = 0.0  # of the pause, or of the release
         self._pausers: list[Told] = []
         self._continuers: list[Told] = []
         self._later: list[tuple[float, Told]] = []  # pauses that wait for the release
@@ -87,7 +90,7 @@ class Pausing:
             self._pausers.append(told)
             self._begin(self._cut, timeout, now)
 
-    def resume(self, told: Told) -> None:
+    def resume(self, now: float, told: Told) -> None:
         """Asks to go on; ends a pause that is under way."""
         if self.state is PauseState.RUNNING:
             told(Outcome(True, self.state, "runs already"))
@@ -96,16 +99,16 @@ class Pausing:
         later, self._later = self._later, []
         self._tell([waiting for _, waiting in later], False, "cancelled: the job was asked to continue")
         if self.state is not PauseState.CONTINUING:
-            self._let_go("cancelled: the job was asked to continue")
+            self._let_go("cancelled: the job was asked to continue", now)
 
-    def abandon(self, why: str) -> None:
+    def abandon(self, why: str, now: float) -> None:
         """The job ends: lets everybody go, so that ranks can act on the signal that they get, and pauses no
         more."""
         self._why_not = why
         later, self._later = self._later, []
         self._tell([waiting for _, waiting in later], False, why)
         if self.state in (PauseState.PAUSING, PauseState.PAUSED):
-            self._let_go(why)
+            self._let_go(why, now)
         continuers, self._continuers = self._continuers, []
         self._tell(continuers, False, why)
 
@@ -123,14 +126,17 @@ class Pausing:
                 self._released(now, True, "continued")
             elif self.progress.state is CutState.FAILED:
                 self._released(now, False, "; ".join(self.progress.waiting) or "the cut was not released")
+            elif now >= self._deadline:
+                continuers, self._continuers = self._continuers, []
+                self._tell(continuers, False, "not all proxies have let their ranks go on yet")
         elif self.progress.state is CutState.ACQUIRED:
             self.state = PauseState.PAUSED
             pausers, self._pausers = self._pausers, []
             self._tell(pausers, True, "paused")
         elif self.progress.state is CutState.FAILED:
-            self._let_go("the job cannot be paused")
+            self._let_go("the job cannot be paused", now)
         elif now >= self._deadline:
-            self._let_go("timed out before all ranks had reached one point; the job goes on")
+            self._let_go("timed out before all ranks had reached one point; the job goes on", now)
 
     # ---- steps ---------------------------------------------------------------------------------------
 
@@ -141,7 +147,7 @@ class Pausing:
         try:
             cut.begin(timeout)
         except Exception as error:  # the coordinator's fault must not end the job
-            self._let_go(_complain("begin", error))
+            self._let_go(_complain("begin", error), now)
 
     def _poll(self) -> Progress:
         assert self._cut is not None
@@ -150,11 +156,12 @@ class Pausing:
         except Exception as error:
             return Progress(CutState.FAILED, waiting=[_complain("poll", error)])
 
-    def _let_go(self, why: str) -> None:
+    def _let_go(self, why: str, now: float) -> None:
         """Releases the cut; whoever waits for the pause is told `why` there is none."""
         assert self._cut is not None
         waiting = self.progress.waiting if self.state is PauseState.PAUSING else []
         self.state = PauseState.CONTINUING
+        self._deadline = now + RELEASE_SECONDS
         pausers, self._pausers = self._pausers, []
         try:
             self._cut.release()

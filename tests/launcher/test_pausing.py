@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from singularity_core.barrier.interface import CutState, Progress
-from singularity_core.launcher.pausing import Outcome, PauseState, Pausing
+from singularity_core.launcher.pausing import RELEASE_SECONDS, Outcome, PauseState, Pausing
 
 
 class FakeCut:
@@ -62,7 +62,7 @@ class Job:
 
     def resume(self) -> None:
         """Somebody asks to go on."""
-        self.pausing.resume(self.asker())
+        self.pausing.resume(self.now, self.asker())
 
     def look(self, state: CutState, *waiting: str) -> None:
         """A tick that sees the cut in `state`."""
@@ -134,6 +134,20 @@ def test_deadlock_ends_the_pause_at_once() -> None:
     assert not job.cut.held
 
 
+def test_release_that_takes_too_long() -> None:
+    """Whoever waits for it is told; the job is continuing until all are released."""
+    job = Job()
+    job.pause()
+    job.resume()
+    job.now += RELEASE_SECONDS
+    job.look(CutState.RELEASING)
+    assert job.answers[1][0].ok is False
+    assert job.pausing.state is PauseState.CONTINUING
+    job.resume()
+    job.look(CutState.OPEN)
+    assert job.said[2] == (True, "continued")
+
+
 def test_second_pause_joins_the_first() -> None:
     """Two who ask get the same pause; a third, when it is there, is told at once."""
     job = Job()
@@ -185,7 +199,7 @@ def test_end_of_the_job_releases() -> None:
     job = Job()
     job.pause()
     job.look(CutState.ACQUIRED)
-    job.pausing.abandon("the job ends: rank 1 exited with code 3")
+    job.pausing.abandon("the job ends: rank 1 exited with code 3", job.now)
     assert not job.cut.held
     job.look(CutState.OPEN)
     job.pause()
@@ -226,7 +240,7 @@ def test_without_a_cut() -> None:
     """A job that nothing can stop says why."""
     pausing, said = Pausing("no proxies"), list[Outcome]()
     pausing.pause(1.0, 0.0, said.append)
-    pausing.resume(said.append)
+    pausing.resume(0.0, said.append)
     assert [(outcome.ok, outcome.message) for outcome in said] == [
         (False, "no proxies"),
         (True, "runs already"),
@@ -255,6 +269,6 @@ def test_all_short_sequences() -> None:
             assert (job.pausing.next_tick() is None) == (
                 job.pausing.state in (PauseState.RUNNING, PauseState.PAUSED)
             ), events
-        job.pausing.abandon("over")
+        job.pausing.abandon("over", job.now)
         assert all(len(told) == 1 for told in job.answers), events
         assert not job.cut.held, events
