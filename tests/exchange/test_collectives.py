@@ -38,7 +38,8 @@ def test_random_programs(places: list[int], seed: int, length: int) -> None:
             groups = [everyone, sorted(choice.sample(everyone, choice.randint(1, len(everyone))))]
             choice.shuffle(groups[1])
             members = [world.communicator(group, bytes([index]) * 16) for index, group in enumerate(groups)]
-            steps, checks = [], []
+            steps: list[Step] = []
+            checks: list[Check] = []
             for _ in range(length):
                 step = Step(choice.randrange(2))
                 for _ in range(choice.choice((1, 1, 1, 2, 5))):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from .arithmetic import tree
 from .conftest import SUM
 
 
-class Step(NamedTuple):
+@dataclass(frozen=True)
+class Step:
     """A step of a program, as tree.h says."""
 
     first: int
