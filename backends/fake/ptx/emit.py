@@ -8,6 +8,7 @@ modules, which register themselves in HANDLERS.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from .errors import unsupported
@@ -60,7 +61,9 @@ def handles(*names: str) -> Callable[[Handler], Handler]:
     return register
 
 
-class Emitter(Values):
+class Emitter(Values, ABC):
+    """Blocks and edges; how a kernel's phases begin and end is its frame's."""
+
     def __init__(self, flow: Flow, graph: Graph, shapes: Shapes, linear: Linear, layout: Layout) -> None:
         super().__init__(flow, shapes, layout)
         self.graph, self.linear = graph, linear
@@ -257,11 +260,13 @@ class Emitter(Values):
         else:
             self.emit_uniform_switch(block)
 
+    @abstractmethod
     def emit_dispatch(self, block: Block) -> None:
-        raise NotImplementedError
+        """Sends a warp on from the start of its phase (frame.py)."""
 
+    @abstractmethod
     def arrive(self, block: Block) -> None:
-        raise NotImplementedError
+        """Notes that a warp waits at the barrier that ends a block (frame.py)."""
 
     def emit_latch(self, block: Block) -> None:
         b = block.index

@@ -22,9 +22,9 @@ def order_sensitive(module: Module, kernel: Function) -> bool:
     """Whether results can depend on the order of blocks: floating-point atomics, or atomics whose result is
     used.
     """
-    from .lower import Lowering
+    from .resolve import Resolver
 
-    for function in Lowering(module, kernel).reachable():
+    for function in Resolver(module, kernel).reachable():
         for ins in function.body or ():
             if not isinstance(ins, Instruction) or ins.op not in ("atom", "red"):
                 continue
@@ -40,11 +40,11 @@ def order_sensitive(module: Module, kernel: Function) -> bool:
 
 
 def describe_kernel(module: Module, kernel: Function) -> list[str]:
-    from .lower import Lowering, align_up
+    from .resolve import Resolver, align_up
 
-    lowering = Lowering(module, kernel)
+    resolver = Resolver(module, kernel)
     local = 0
-    for function in lowering.reachable():
+    for function in resolver.reachable():
         for variable in function.variables.values():
             if variable.space == "local":
                 local = align_up(local, variable.align) + variable.size
@@ -53,8 +53,8 @@ def describe_kernel(module: Module, kernel: Function) -> list[str]:
     words = [
         "kernel",
         kernel.name,
-        lowering.flow.param_bytes,
-        lowering.flow.static_shared,
+        resolver.flow.param_bytes,
+        resolver.flow.static_shared,
         local,
         int(order_sensitive(module, kernel)),
         *kernel.maxntid,
@@ -63,7 +63,7 @@ def describe_kernel(module: Module, kernel: Function) -> list[str]:
     ]
     lines = [" ".join(str(w) for w in words)]
     for parameter in kernel.params:
-        lines.append(f"param {lowering.flow.param_offsets[parameter.name]} {parameter.size}")
+        lines.append(f"param {resolver.flow.param_offsets[parameter.name]} {parameter.size}")
     return lines
 
 
