@@ -23,9 +23,11 @@ from . import (
 from .errors import NOT_FOUND, PtxError
 from .frame import Frame
 from .graph import most_live
+from .interleave import interleave
 from .linear import Linear
 from .lower import lower
 from .prelude import ATTRIBUTES, helpers
+from .resolve import Resolver
 from .shapes import Layout, analyse
 from .ssa import cut_barriers, needs_fibers, to_ssa
 from .syntax import Function, Instruction, Module
@@ -75,9 +77,7 @@ class Compiled:
 
 def uses_lanes(module: Module, kernel: Function) -> bool:
     """Whether the kernel can see which threads share a warp."""
-    from .lower import Lowering
-
-    for function in Lowering(module, kernel).reachable():
+    for function in Resolver(module, kernel).reachable():
         for ins in function.body or ():
             if isinstance(ins, Instruction):
                 if ins.op in WARP_OPS or (ins.op in ("bar", "barrier") and "warp" in ins.mods):
@@ -126,10 +126,15 @@ def generate(module: Module, name: str, block: tuple[int, int, int], width: int 
     flow.uses_fibers = needs_fibers(flow, threads)
     lanes = flow.uses_fibers or uses_lanes(module, kernel)
     layout = Layout(width or choose_width(block, lanes, most_live(flow)), block)
+    interleaved = not flow.uses_fibers and interleave(flow, layout)
     if not flow.uses_fibers:
         cut_barriers(flow)
     graph = to_ssa(flow)
     shapes = analyse(flow, graph, layout)
+    if interleaved and shapes.dispatch_diverges:
+        flow = lower(module, name)
+        graph = to_ssa(flow)
+        shapes = analyse(flow, graph, layout)
     linear = Linear(graph, shapes)
     frame = Frame(flow, graph, shapes, linear, layout)
     symbol = symbol_name(name, block)
