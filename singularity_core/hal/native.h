@@ -54,7 +54,8 @@ struct sg_hal_table {
     int32_t (*gate_open)(void *state, uint64_t gate);
     int32_t (*gate_drop)(void *state, uint64_t gate);
     /* Optional (capability "settle"): waits until nothing runs on the device or could begin by itself: every
-     * stream is empty, or its next work waits at a gate, in a host function, or for such a stream.
+     * stream is empty, or its next work waits at a gate, in a host function, or for such a stream.  A host function
+     * that is followed by a wait at a gate is none when the gate is open: it may have opened it, before it returns.
      * CUDA_ERROR_NOT_READY (600) when that is not so after `timeout_ns` (0: only looks). */
     int32_t (*settle)(void *state, uint64_t timeout_ns);
     /* Optional (capability "settle"): gives up what the context that is current in the calling thread has queued.

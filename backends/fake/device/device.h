@@ -234,6 +234,8 @@ struct CUstream_st {
     _Atomic(struct sgf_gate *) gate;   /* what it is parked at, or behind, and the point there */
     _Atomic(struct CUstream_st *) ahead;
     _Atomic uint64_t point;
+    _Atomic(struct sgf_gate *) queued_gate; /* when the queue begins with a wait at a gate: it, and the work's number */
+    _Atomic uint64_t queued_point, queued_seq;
     /* Zeroed by sgf_new from here on. */
     _Atomic uint32_t sleeping;
     pthread_mutex_t lock;
@@ -291,7 +293,8 @@ void sgf_gates_void(struct sgf_device *device);
 
 /* ---- settle.c ---------------------------------------------------------------------------------------- */
 enum sgf_phase { SGF_MOVING, SGF_AT_GATE, SGF_IN_HOST, SGF_BEHIND };
-void sgf_park(struct CUstream_st *stream, enum sgf_phase phase, uint64_t point); /* `gate` or `ahead` is set */
+/* `ahead` is set, or `gate`: in a host function, the one that is known to follow, or NULL. */
+void sgf_park(struct CUstream_st *stream, enum sgf_phase phase, uint64_t point);
 void sgf_unpark(struct CUstream_st *stream);
 extern _Atomic uint32_t sgf_settlers;
 void sgf_settle_ring(void);

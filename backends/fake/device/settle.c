@@ -58,6 +58,17 @@ static bool released(struct CUctx_st *context)
     return atomic_load(&context->error) != 0 || atomic_load(&context->ending);
 }
 
+/* A stream in a host function whose next work waits at a gate that is open: a host function may open it before it
+ * returns, and whoever opens a gate must be able to rely on it that the stream does not rest from then on. */
+static bool let_go(struct CUstream_st *stream, struct sgf_gate *gate, uint64_t point, uint64_t next)
+{
+    if (gate == NULL && atomic_load(&stream->queued_seq) == next) {
+        gate = atomic_load(&stream->queued_gate);
+        point = atomic_load(&stream->queued_point);
+    }
+    return gate != NULL && sgf_gate_is_open(gate, point);
+}
+
 static bool rests(struct look *look, struct CUstream_st *stream, int distance)
 {
     struct seen now = { .stream = stream };
@@ -72,7 +83,7 @@ static bool rests(struct look *look, struct CUstream_st *stream, int distance)
     case SGF_MOVING:
         return false;
     case SGF_IN_HOST:
-        return true;
+        return !let_go(stream, atomic_load(&stream->gate), point, now.completed + 2);
     case SGF_AT_GATE:
         return !sgf_gate_is_open(atomic_load(&stream->gate), point) && !released(atomic_load(&stream->home));
     case SGF_BEHIND: {

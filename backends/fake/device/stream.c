@@ -169,10 +169,16 @@ static CUresult append(struct CUstream_st *stream, struct sgf_work *work, uint64
     work->seq = atomic_load_explicit(&stream->submitted, memory_order_relaxed) + 1;
     if (seq != NULL)
         *seq = work->seq;
-    if (stream->tail != NULL)
+    if (stream->tail != NULL) {
         stream->tail->next = work;
-    else
+    } else {
         stream->head = work;
+        if (work->kind == SGF_WORK_GATE) {
+            atomic_store(&stream->queued_gate, work->u.gate.gate);
+            atomic_store(&stream->queued_point, work->u.gate.number);
+            atomic_store(&stream->queued_seq, work->seq);
+        }
+    }
     stream->tail = work;
     atomic_store_explicit(&stream->submitted, work->seq, memory_order_release);
     bool asleep = atomic_load_explicit(&stream->sleeping, memory_order_relaxed) != 0;

@@ -58,7 +58,10 @@ CUresult sgf_fill_run(const struct sgf_fill *f)
 static void call_host(struct sgf_work *work, struct CUstream_st *stream)
 {
     struct sgf_thread *thread = sgf_thread();
-    sgf_park(stream, SGF_IN_HOST, 0);
+    const struct sgf_work *next = work->next;
+    bool gated = next != NULL && next->kind == SGF_WORK_GATE;
+    atomic_store(&stream->gate, gated ? next->u.gate.gate : NULL);
+    sgf_park(stream, SGF_IN_HOST, gated ? next->u.gate.number : 0);
     thread->in_callback = true;
     if (work->kind == SGF_WORK_HOST)
         work->u.host.fn(work->u.host.user);

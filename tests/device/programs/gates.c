@@ -291,6 +291,53 @@ CASE(a_host_function_is_rest, "settle does not wait for host functions, in strea
     }
 }
 
+static uint64_t gate_of_host;
+static _Atomic int host_may_open, host_opened;
+
+static void open_in_host(void *unused)
+{
+    (void)unused;
+    atomic_store(&host_came, 1);
+    while (atomic_load(&host_may_open) == 0)
+        usleep(500);
+    open_gate(gate_of_host);
+    atomic_store(&host_opened, 1);
+    while (atomic_load(&host_may_return) == 0)
+        usleep(500);
+}
+
+CASE(a_gate_opened_in_a_host_function_is_not_settled, "a host function that opened the gate behind it lets its stream go, though it has not returned")
+{
+    begin();
+    CUstream s = stream();
+    for (unsigned round = 0; round < 2; round++) {
+        uint64_t before = gate();
+        gate_of_host = gate();
+        atomic_store(&host_came, 0);
+        atomic_store(&host_may_open, 0);
+        atomic_store(&host_opened, 0);
+        atomic_store(&host_may_return, 0);
+        if (round == 1)
+            at(before, s); /* then function and gate are taken from the queue together */
+        OK(cuLaunchHostFunc(s, open_in_host, NULL));
+        for (; round == 0 && atomic_load(&host_came) == 0;)
+            usleep(500);
+        at(gate_of_host, s);
+        set(round, 1, s);
+        open_gate(before);
+        while (atomic_load(&host_came) == 0)
+            usleep(500);
+        CHECK(settle(LONG) == 0 && word(round) == 0);
+        atomic_store(&host_may_open, 1);
+        while (atomic_load(&host_opened) == 0)
+            usleep(500);
+        CHECK(settle(0) == CUDA_ERROR_NOT_READY);
+        atomic_store(&host_may_return, 1);
+        CHECK(settle(LONG) == 0 && word(round) == 1);
+        OK(cuStreamQuery(s));
+    }
+}
+
 CASE(settle_covers_all_contexts, "work of other contexts, of their default streams and of destroyed streams counts")
 {
     begin();
