@@ -1,8 +1,8 @@
 """What a distributed training script needs besides its framework: its place in the job, and NCCL.
 
-The place comes from torchrun's environment, the communicator's unique id travels over MASTER_ADDR:MASTER_PORT, and
-NCCL is called by ctypes, on memory and streams of whoever holds the device (here tinygrad).  Nothing here knows of
-Singularity HAL.
+The place comes from torchrun's environment, the communicator's unique id travels over
+MASTER_ADDR:MASTER_PORT, and NCCL is called by ctypes, on memory and streams of whoever holds the device (here
+tinygrad).  Nothing here knows of Singularity HAL.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def _library() -> ctypes.CDLL:
 
 
 class Communicator:
-    """A group of ranks.  Every operation is queued on the default stream of the context that was current when the
-    communicator was made: after what is there, before what comes."""
+    """A group of ranks.  Every operation is queued on the default stream of the context that was current when
+    the communicator was made: after what is there, before what comes."""
 
     def __init__(self, handle: ctypes.c_void_p, rank: int, size: int, nccl: ctypes.CDLL) -> None:
         self._handle, self.rank, self.size, self._nccl = handle, rank, size, nccl

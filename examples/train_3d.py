@@ -1,22 +1,22 @@
-"""Trains a toy transformer on 8 ranks: tensor, pipeline and data parallel at once, with plain tinygrad and NCCL.
+"""Trains a toy transformer with tensor, pipeline and data parallelism at once, by plain tinygrad and NCCL.
 
-Nothing here knows of Singularity HAL.  Ranks are numbered as in Megatron: tensor parallel varies fastest, then data
-parallel, then the pipeline stage.
+Nothing here knows of Singularity HAL.  Ranks are numbered as in Megatron: tensor parallel varies fastest,
+then data parallel, then the pipeline stage.
 
     singularity-run --backend fake --nproc-per-node 8 --devices 4 \\
         --tensor-parallel 2 --pipeline-parallel 2 examples/train_3d.py --tensor 2 --pipeline 2
 
 What each dimension does, as in Megatron-LM:
 
-* tensor: attention heads and hidden units are dealt out; each half of a layer ends with an all-reduce, forward of
-  its output and backward of its input's gradient;
+* tensor: attention heads and hidden units are dealt out; each half of a layer ends with an all-reduce,
+  forward of its output and backward of its input's gradient;
 * pipeline: each stage has some of the layers; activations go on by send and receive, gradients come back;
 * data: each replica has its part of the batch, and gradients are averaged;
 * the first and the last stage share the embedding: an embedding group adds up its two gradients;
 * the loss is known, and averaged, on the last stage only.
 
-The first rank of the last stage prints the losses, rank 0 a digest of all ranks' weights.  The task: predict the next
-token of sequences that follow a fixed permutation.
+The first rank of the last stage prints the losses, rank 0 a digest of all ranks' weights.  The task: predict
+the next token of sequences that follow a fixed permutation.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def address_of(tensor: Tensor) -> int:
     return int(tensor.uop.base.buffer.ensure_allocated()._buf.value)
 
 
-# ---- the model, in pieces that need no other rank -----------------------------------------------------------------
+# ---- the model, in pieces that need no other rank --------------------------------------------------------
 
 
 def normalised(x: Tensor) -> Tensor:
@@ -84,7 +84,8 @@ def kept(tensor: Tensor) -> Tensor:
 
 
 class Half:
-    """Half of a layer: y = x + the sum over the tensor group of part(x).  Backward, it computes part(x) again."""
+    """Half of a layer: y = x + the sum over the tensor group of part(x).  Backward, it computes part(x)
+    again."""
 
     def __init__(
         self, part: Callable[[Tensor, Tensor, Tensor], Tensor], weights: Sequence[Tensor], group: Communicator
@@ -109,7 +110,7 @@ class Half:
         return kept(self._sum(dy, dx)), [kept(gradient) for gradient in gradients]
 
 
-# ---- the ranks -----------------------------------------------------------------------------------------------------
+# ---- the ranks -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

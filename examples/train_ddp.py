@@ -1,14 +1,14 @@
 """Trains a small convolutional network on handwritten digits, data-parallel, with plain tinygrad and NCCL.
 
-Nothing here knows of Singularity HAL: every process takes device LOCAL_RANK, computes the gradients of its part of
-the batch, and averages them with the other processes' over NCCL.  It needs what train_digits.py needs:
+Nothing here knows of Singularity HAL: every process takes device LOCAL_RANK, computes the gradients of its
+part of the batch, and averages them with the other processes' over NCCL.  It needs what train_digits.py does:
 
     singularity-run --backend fake --nproc-per-node 4 --devices 1 examples/train_ddp.py --steps 50
     torchrun --nproc-per-node 4 examples/train_ddp.py           # on four GPUs
 
-The mean of the parts' gradients is the gradient of the whole batch, because the parts are equal and nothing in the
-network looks across images.  So a run with one process and the same `--batch` gives the same losses, but for
-rounding; and runs with equally many processes give the same bits on however many devices.
+The mean of the parts' gradients is the gradient of the whole batch, because the parts are equal and nothing
+in the network looks across images.  So a run with one process and the same `--batch` gives the same losses,
+but for rounding; and runs with equally many processes give the same bits on however many devices.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from train_digits import split_digits
 
 
 class DigitNet:
-    """Two convolutions with group normalisation, one hidden layer, ten classes; 8 x 8 images.  Smooth, so that
-    losses can be compared."""
+    """Two convolutions with group normalisation, one hidden layer, ten classes; 8 x 8 images.  Smooth, so
+    that losses can be compared."""
 
     def __init__(self) -> None:
         self.conv1 = nn.Conv2d(1, 16, 3, padding=1)
@@ -62,8 +62,8 @@ def address_of(tensor: Tensor) -> int:
 
 
 class Trainer:
-    """One process's model and optimizer.  A step is three pieces of work on the device's default stream: gradients
-    into one flat buffer, with the loss behind them; its average over all processes; the update."""
+    """One process's model and optimizer.  A step is three pieces of work on the device's default stream:
+    gradients into one flat buffer, with the loss behind them; its average over all processes; the update."""
 
     def __init__(self, place: Place, optimizer: str, seed: int) -> None:
         self.model = DigitNet()

@@ -1,0 +1,145 @@
+"""The distributed examples compute the same bits however their ranks share devices."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from singularity_core.hal.cuda_wheels import header_directory
+
+from ..multirank.jobs import finish, run_job, start_job
+from ..sanitizers import ROOT
+
+EXAMPLES = ROOT / "examples"
+Results = list[dict[str, Any]]
+Train = Callable[..., Results]
+STEPS = 8
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def train(rank_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Train:
+    """`train(example, *arguments, ranks, devices, options=())`: what each rank wrote; each run once."""
+    known: dict[tuple[object, ...], Results] = {}
+
+    def run(
+        example: str, *arguments: str, ranks: int, devices: int, options: tuple[str, ...] = ()
+    ) -> Results:
+        key = (example, arguments, ranks, devices, options)
+        if key not in known:
+            folder = tmp_path_factory.mktemp("results")
+            run_job(
+                EXAMPLES / example,
+                *("--steps", str(STEPS), *arguments, "--json", str(folder)),
+                ranks=ranks,
+                devices=devices,
+                options=options,
+                env=rank_environment,
+                timeout=400,
+            )
+            known[key] = [json.loads((folder / f"rank-{k}.json").read_text()) for k in range(ranks)]
+        return known[key]
+
+    return run
+
+
+def losses(result: dict[str, Any]) -> list[float]:
+    return [float.fromhex(text) for text in result["losses"]]
+
+
+def test_data_parallel_training_agrees_with_one_process(train: Train) -> None:
+    """Four ranks on four devices end with one model, and within 1e-4 of one process on the whole batch."""
+    whole = train("train_ddp.py", ranks=1, devices=1)[0]
+    parts = train("train_ddp.py", ranks=4, devices=4)
+    assert len({part["weights"] for part in parts}) == 1
+    for part in parts:
+        assert losses(part) == pytest.approx(losses(whole), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("devices", "options"),
+    [(2, ()), (1, ()), (2, ("--rank-devices", "0,1,0,1"))],
+    ids=["two", "one", "two-dealt-out"],
+)
+def test_data_parallel_bits_do_not_depend_on_devices(
+    train: Train, devices: int, options: tuple[str, ...]
+) -> None:
+    """Losses and weights of four ranks on fewer devices are those of four devices, bit for bit."""
+    dedicated = train("train_ddp.py", ranks=4, devices=4)
+    shared = train("train_ddp.py", ranks=4, devices=devices, options=options)
+    for ours, theirs in zip(shared, dedicated, strict=True):
+        assert ours["losses"] == theirs["losses"]
+        assert ours["weights"] == theirs["weights"]
+        assert ours["accuracy"] == theirs["accuracy"]
+
+
+def parallel(tensor: int, pipeline: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The example's arguments, and the launcher's."""
+    sizes = str(tensor), str(pipeline)
+    return ("--tensor", sizes[0], "--pipeline", sizes[1]), (
+        *("--tensor-parallel", sizes[0]),
+        *("--pipeline-parallel", sizes[1]),
+    )
+
+
+@pytest.mark.parametrize(
+    ("tensor", "pipeline", "devices"),
+    [(2, 2, 4), (1, 2, 2)],
+    ids=["2x2x2-on-4", "1x2x4-on-2"],
+)
+def test_three_dimensional_bits_do_not_depend_on_devices(
+    train: Train, tensor: int, pipeline: int, devices: int
+) -> None:
+    """Eight ranks in a grid compute on fewer devices what they compute on eight, bit for bit."""
+    arguments, options = parallel(tensor, pipeline)
+    dedicated = train("train_3d.py", *arguments, ranks=8, devices=8, options=options)
+    shared = train("train_3d.py", *arguments, ranks=8, devices=devices, options=options)
+    assert shared == dedicated
+
+
+def test_three_dimensional_training_agrees_with_one_process(train: Train) -> None:
+    """Tensor, pipeline and data parallel, the embedding group included, learn what one process learns."""
+    arguments, options = parallel(2, 2)
+    whole = train("train_3d.py", "--tensor", "1", "--pipeline", "1", ranks=1, devices=1)[0]
+    parts = train("train_3d.py", *arguments, ranks=8, devices=8, options=options)
+    assert [bool(part["losses"]) for part in parts] == [False] * 4 + [True] * 4
+    for part in parts[4:]:
+        assert losses(part) == pytest.approx(losses(whole), rel=1e-3)
+
+
+def test_two_stages_on_one_device_are_refused(rank_environment: dict[str, str]) -> None:
+    """A map that puts two parts of the model on one device is refused at once, with the reason."""
+    arguments, options = parallel(2, 2)
+    process = start_job(
+        EXAMPLES / "train_3d.py", *arguments, ranks=8, devices=2, options=options, env=rank_environment
+    )
+    code, stdout, stderr = finish(process)
+    assert code != 0
+    assert "step" not in stdout
+    assert "hold different parts of the model, and only replicas of the same part share a device" in stderr
+
+
+@pytest.mark.parametrize("devices", [4, 2, 1])
+def test_c_program_reduces(tmp_path: Path, devices: int) -> None:
+    """The example in C, run without Python, gets the sum of all ranks."""
+    from singularity_core.launcher.settings import client_library_directory
+
+    library = client_library_directory()
+    program = tmp_path / "allreduce"
+    subprocess.run(
+        [
+            *("cc", "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O2"),
+            *(str(EXAMPLES / "allreduce.c"), "-o", str(program), f"-I{Path(__file__).parent / 'include'}"),
+            *("-isystem", str(header_directory()), f"-L{library}", "-l:libcuda.so.1", "-l:libnccl.so.2"),
+        ],
+        check=True,
+        timeout=60,
+    )
+    stdout, _ = run_job(program, ranks=4, devices=devices, options=["--no-python"])
+    assert sorted(stdout.splitlines()) == [f"rank {k} of 4: 1048576 values, 0 wrong" for k in range(4)]
