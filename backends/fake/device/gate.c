@@ -53,8 +53,10 @@ int32_t sgf_gate_wait(void *state, uint64_t handle, void *stream_handle)
     pthread_mutex_unlock(&lock);
     if (!known)
         return CUDA_ERROR_INVALID_HANDLE;
-    /* An open gate, too, goes into the stream: in front of it may stand the host function that opened it and has not
-     * returned, and only by this work does `settle` know that what follows is let go. */
+    /* An open gate, too, goes into a stream with work: in front of it may stand the host function that opened it and has
+     * not returned, and only by this work does `settle` know that what follows is let go. */
+    if (sgf_gate_is_open(gate, number) && sgf_seq_done(stream, atomic_load(&stream->submitted)))
+        return CUDA_SUCCESS;
     struct sgf_work *work = sgf_work_new(SGF_WORK_GATE, stream->context, 0);
     if (work == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
