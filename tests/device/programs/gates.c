@@ -100,7 +100,7 @@ CASE(an_open_gate_stops_nobody, "a wait after the opening waits for nothing")
     open_gate(g);
     open_gate(g);
     at(g, s);
-    OK(cuStreamQuery(s));
+    OK(cuStreamSynchronize(s));
     set(0, 1, s);
     OK(cuStreamSynchronize(s));
     CHECK(word(0) == 1);
