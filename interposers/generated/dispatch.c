@@ -808,7 +808,7 @@ const struct sg_op sg_ops[] = {
     {"capture_end", sg_serve_capture_end, 0},
     {"host_call", sg_serve_host_call, 0},
     {"callback_next", sg_serve_callback_next, SG_OP_BLOCKS | SG_OP_NO_CONTEXT},
-    {"callback_done", sg_serve_callback_done, SG_OP_NO_CONTEXT},
+    {"callback_done", sg_serve_callback_done, SG_OP_NO_CONTEXT | SG_OP_EARLY},
     {"communicator_join", sg_serve_communicator_join, SG_OP_BLOCKS},
     {"communicator_split", sg_serve_communicator_split, SG_OP_BLOCKS},
     {"communicator_submit", sg_serve_communicator_submit, 0},

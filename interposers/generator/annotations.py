@@ -30,6 +30,7 @@ _KEYS = {
     "blocks",
     "touches",
     "waits",
+    "early",
     "context",
     "hook",
     "serve",
@@ -102,6 +103,7 @@ class InternalOp:
     blocks: bool
     touches: bool
     waits: bool
+    early: bool
     context: bool
     note: str
 
@@ -150,6 +152,7 @@ def read_annotations(path: Path, header: Header) -> Annotations:
             blocks=bool(o.get("blocks")),
             touches=bool(o.get("touches")),
             waits=bool(o.get("waits")),
+            early=bool(o.get("early")),
             context=bool(o.get("context", True)),
             note=str(o.get("note", "")),
         )

@@ -200,15 +200,6 @@ static void wake_ranks(struct sg_survey *s) {
     }
 }
 
-static void ring_proxies(struct sg_survey *s) {
-    for (uint32_t i = 0; i < SG_EXCHANGE_PROXIES; i++) {
-        struct sg_board_proxy *proxy = &s->board->proxies[i];
-        if (sg_load(&proxy->state) != SG_PROXY_ALIVE) continue;
-        sg_add(&proxy->bell, 1);
-        sg_futex_wake((_Atomic uint32_t *)&proxy->bell, INT_MAX);
-    }
-}
-
 void sg_survey_publish(struct sg_survey *s) {
     int changed = 0;
     for (uint32_t i = 0; i < s->cut.channel_count; i++) {
@@ -238,7 +229,7 @@ void sg_survey_number(struct sg_survey *s, uint32_t number) {
 void sg_survey_freeze(struct sg_survey *s, int on) {
     uint32_t now = sg_load(&s->board->freeze);
     if ((now & 1) != (on != 0)) sg_store(&s->board->freeze, now + 1);
-    ring_proxies(s);
+    sg_futex_wake((_Atomic uint32_t *)&s->board->freeze, INT_MAX);
 }
 
 int sg_survey_frozen(const struct sg_survey *s) {

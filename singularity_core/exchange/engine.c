@@ -284,4 +284,12 @@ void sg_engine_destroy(sg_engine *engine) {
     free(engine);
 }
 
+int sg_engine_idle(sg_engine *engine) {
+    pthread_mutex_lock(&engine->lock);
+    int idle = engine->inbox == NULL;
+    for (const sg_party *party = engine->parties; party != NULL; party = party->next) idle = idle && party->groups == NULL;
+    pthread_mutex_unlock(&engine->lock);
+    return idle;
+}
+
 struct sg_board *sg_engine_board(sg_engine *engine) { return engine->board; }

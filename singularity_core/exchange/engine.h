@@ -42,6 +42,7 @@ int sg_engine_start(sg_engine *engine);    /* its thread; 0 or -errno */
 void sg_engine_destroy(sg_engine *engine); /* all parties have ended */
 int sg_engine_turn(sg_engine *engine);     /* without the thread: 1 when something has moved */
 struct sg_board *sg_engine_board(sg_engine *engine);
+int sg_engine_idle(sg_engine *engine);     /* 1: no operation that was issued here is pending */
 
 /* ---- parties --------------------------------------------------------------------------------------------------- */
 sg_party *sg_party_begin(sg_engine *engine, void *owner, uint32_t global_rank, uint32_t pid); /* NULL: no memory */

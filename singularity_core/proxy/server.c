@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include "../splicing/rest.h"
 #include "session.h"
 
 #define TICK_MS 500
@@ -128,9 +129,11 @@ sg_server *sg_server_create(const struct sg_server_options *options, char why[25
     int good = check_options(options, server, why) == 0 && sg_fault_install() == 0 && make_door(server, why) == 0;
     if (good) {
         server->hal = options->hal;
+        server->proxy_index = options->proxy_index;
         server->swap_limit = options->swap_limit != 0 ? options->swap_limit : half_of_host_memory();
         good = open_events(server, options, why) == 0 && open_driver(server, options, why) == 0 &&
-               sg_memory_open(server, options->arena_bytes, why) == 0 && sg_communication_open(server, options, why) == 0;
+               sg_memory_open(server, options->arena_bytes, why) == 0 && sg_communication_open(server, options, why) == 0 &&
+               sg_rest_open(server) == 0;
     }
     if (good) return server;
     if (why[0] == 0) snprintf(why, 256, "cannot set up the proxy: %s", strerror(errno));
@@ -421,6 +424,7 @@ void sg_server_destroy(sg_server *server) {
         sg_fault_forget(server->door);
     }
     if (stuck) return;
+    sg_rest_close(server);
     sg_communication_close(server);
     if (server->door != NULL) {
         sg_memory_close(server);

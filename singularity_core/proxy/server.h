@@ -30,7 +30,8 @@ typedef int32_t (*sg_handler)(sg_session *session, const struct sg_request *requ
 
 enum { SG_OP_BLOCKS = 1, SG_OP_NO_CONTEXT = 2 /* does not need the thread's context made current */,
        SG_OP_TOUCHES = 4 /* needs residency (splicing/residency.h); those that block enter and leave themselves */,
-       SG_OP_WAITS = 8   /* blocks until device work is done */ };
+       SG_OP_WAITS = 8   /* blocks until device work is done */,
+       SG_OP_EARLY = 16  /* may run again, and before what is ahead of it in the ring; for when a session is held */ };
 struct sg_op { const char *name; sg_handler handler; uint32_t flags; };
 extern const struct sg_op sg_ops[];     /* generated; index = message op */
 extern const uint32_t sg_op_count;

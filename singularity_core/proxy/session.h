@@ -112,6 +112,9 @@ struct sg_server {
     _Atomic uint64_t live_bytes; /* of all sessions */
     struct sg_residency residency;
     struct sg_engine *engine; /* the collectives of its sessions */
+    uint32_t proxy_index;     /* on the board */
+    pthread_t rest;           /* obeys the cut (splicing/rest.c) */
+    int rests;                /* it runs */
     int stop_event, poke_event, epoll;
     _Atomic uint32_t stopping;
     int barriers; /* the kernel has membarrier for all processes */
@@ -149,6 +152,8 @@ void sg_worker_wake_all(sg_session *session);
 /* For who is no worker and wants no message to run: 1: the lead was vacant and is the caller's now. */
 int sg_lead_take(sg_session *session);
 void sg_lead_give(sg_session *session);
+/* Runs the calls in the ring that need not wait for what is ahead of them.  The session is held. */
+void sg_worker_early(sg_session *session);
 
 /* memory.c */
 int sg_memory_open(sg_server *server, uint64_t bytes, char why[256]);

@@ -147,7 +147,7 @@ void sg_residency_misses(sg_session *s, int misses) {
 
 /* ---- gates ------------------------------------------------------------------------------------------------------ */
 static int may_open(const sg_session *s) {
-    return s->turn.discarded || !s->turn.joined || (s->turn.resident && !s->turn.leaving);
+    return s->turn.discarded || !s->turn.joined || (s->turn.resident && !s->turn.leaving && !of(s)->slicer.held);
 }
 
 static void open_gates(sg_session *s) {
@@ -216,12 +216,13 @@ enum { IDLE = 0, DEVICE_RUNS = 1, CALL_RUNS = 2 };
 static int busy_with(sg_session *s, int watched) {
     uint32_t op;
     if (s->turn.inside != 0 || (watched && atomic_load(&s->turn.touching))) return CALL_RUNS;
-    if (watched && sg_ring_peek(s->ring, atomic_load(&s->head), &op) && op < sg_op_count && (sg_ops[op].flags & SG_OP_TOUCHES) != 0)
+    if (watched && !of(s)->paused && sg_ring_peek(s->ring, atomic_load(&s->head), &op) && op < sg_op_count && (sg_ops[op].flags & SG_OP_TOUCHES) != 0)
         return CALL_RUNS;
     return runs(s->server) ? DEVICE_RUNS : IDLE; /* looked at last: a call puts work there */
 }
 
-static int wants(const sg_session *s) { return s->turn.wanting != 0 || s->turn.gate_count != 0; }
+/* While all are held, only results that are due count. */
+static int wants(const sg_session *s) { return (s->turn.wanting != 0 && !of(s)->paused) || s->turn.gate_count != 0; }
 
 static void account(struct sg_residency *r, uint64_t now) {
     sg_session *s = resident(r);
@@ -239,6 +240,7 @@ static void account(struct sg_residency *r, uint64_t now) {
 static uint32_t state_of(const struct sg_residency *r, const sg_session *s) {
     int ends = s->turn.ends || is_over(s), is_resident = s->turn.resident;
     int waits = atomic_load(&s->turn.waiting) != 0 || atomic_load(&s->turn.polled);
+    if (r->paused && is_resident && r->busy == IDLE) return SG_SLICE_PRESENT | SG_SLICE_WAITS | SG_SLICE_MISSES; /* does not come back */
     return SG_SLICE_PRESENT | ((is_resident ? r->busy != IDLE : wants(s)) ? SG_SLICE_WANTS : 0u) | (waits ? SG_SLICE_WAITS : 0u) |
            (s->turn.misses ? SG_SLICE_MISSES : 0u) | (ends ? SG_SLICE_ENDS : 0u);
 }
@@ -344,6 +346,7 @@ static void switch_to(sg_server *server, uint32_t to) {
     if (out != NULL) {
         out->turn.leaving = out->turn.moving = 0;
         attend_not(out, SG_ATTEND_HOLD);
+        if (may_open(out)) open_gates(out); /* it stays: those that came meanwhile */
         release(out);
     }
     pthread_cond_broadcast(&r->changed);
@@ -532,7 +535,11 @@ int sg_server_hold_all(sg_server *server, int on, uint64_t timeout_ns) {
     uint64_t until = sg_now_ns() + timeout_ns;
     int held = 1;
     pthread_mutex_lock(&r->lock);
-    r->paused = (int)(r->slicer.held = on != 0);
+    r->paused = on != 0;
+    if (!on && r->slicer.held) {
+        r->slicer.held = 0;
+        if (resident(r) != NULL && may_open(resident(r))) open_gates(resident(r));
+    }
     for (uint32_t i = 0; i < SG_SLICER_SLOTS; i++) {
         sg_session *s = r->sessions[i];
         if (s == NULL) continue;
@@ -547,4 +554,14 @@ int sg_server_hold_all(sg_server *server, int on, uint64_t timeout_ns) {
     while (on && !(held = all_held(r)) && sg_now_ns() < until) wait_changed(r, until < sg_now_ns() + PROBE_NS ? until : sg_now_ns() + PROBE_NS);
     pthread_mutex_unlock(&r->lock);
     return held ? 0 : -ETIMEDOUT;
+}
+
+int sg_residency_rest(sg_server *server) {
+    struct sg_residency *r = &server->residency;
+    pthread_mutex_lock(&r->lock);
+    int rests = r->paused && !r->switching;
+    for (uint32_t i = 0; i < SG_SLICER_SLOTS; i++) rests = rests && (r->sessions[i] == NULL || r->sessions[i]->turn.gate_count == 0);
+    if (rests) r->slicer.held = 1;
+    pthread_mutex_unlock(&r->lock);
+    return rests;
 }

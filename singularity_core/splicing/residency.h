@@ -23,6 +23,8 @@ struct sg_server;
 
 int32_t sg_device_enter(struct sg_session *session); /* 0, or CUDA_ERROR_CONTEXT_IS_DESTROYED: the session ends */
 void sg_device_leave(struct sg_session *session);
+/* All sessions are held (sg_server_hold_all).  1: none has a gate to be opened; from now on nothing changes on the device. */
+int sg_residency_rest(struct sg_server *server);
 int sg_device_resident(const struct sg_session *session);
 /* Whether other sessions use the device too: then what waits must not do so inside of enter and leave. */
 int sg_device_shared(const struct sg_session *session);

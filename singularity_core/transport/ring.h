@@ -112,9 +112,9 @@ static inline int sg_ring_peek(uint8_t *ring, uint64_t head, uint32_t *op) {
     return 1;
 }
 
-/* Copies the next message into `copy` (SG_MAX_MESSAGE_LINES lines, 64-byte aligned) and frees its lines.
+/* Copies the next message into `copy` (SG_MAX_MESSAGE_LINES lines, 64-byte aligned), and moves `head` behind it.
  * 1: a message; 0: none; -1: the rank broke the protocol.  PADs are skipped. */
-static inline int sg_ring_take(struct sg_session_page *page, uint8_t *ring, uint64_t *head, struct sg_message *copy) {
+static inline int sg_ring_read(uint8_t *ring, uint64_t *head, struct sg_message *copy) {
     for (int pads = 0;; pads++) {
         struct sg_message *shared = sg_ring_at(ring, *head);
         if (atomic_load_explicit(&shared->seq, memory_order_acquire) != *head + 1) return 0;
@@ -130,9 +130,16 @@ static inline int sg_ring_take(struct sg_session_page *page, uint8_t *ring, uint
             __asm__ volatile("" ::: "memory");
         }
         *head += lines;
-        atomic_store_explicit(&page->head, *head, memory_order_release);
         if (!pad) return 1;
     }
+}
+
+/* As above, and frees the lines. */
+static inline int sg_ring_take(struct sg_session_page *page, uint8_t *ring, uint64_t *head, struct sg_message *copy) {
+    uint64_t before = *head;
+    int got = sg_ring_read(ring, head, copy);
+    if (*head != before) atomic_store_explicit(&page->head, *head, memory_order_release);
+    return got;
 }
 
 /* Wakes a producer that found the ring full.  To be called from time to time while draining, and always

@@ -221,13 +221,17 @@ class Interpreter:
         return [*self.results, f"host functions {self.called}"]
 
 
+def begin() -> Any:
+    """Opens the rank's device; the kernel that all programs use."""
+    check("cuInit", 0)
+    make(driver.Handle, "cuCtxCreate_v2", 0, make(c.c_int, "cuDeviceGet", nccl.rank()))
+    return driver.function("mix", PTX)
+
+
 def main() -> None:
     programs = json.loads(Path(sys.argv[1]).read_text())
     directory = Path(sys.argv[2])
-    check("cuInit", 0)
-    device = make(c.c_int, "cuDeviceGet", int(sys.argv[3]) if len(sys.argv) > 3 else nccl.rank())
-    make(driver.Handle, "cuCtxCreate_v2", 0, device)
-    mix = driver.function("mix", PTX)
+    mix = begin()
     results = []
     for number, program in enumerate(programs):
         interpreter = Interpreter(directory, number, program, mix)

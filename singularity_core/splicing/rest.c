@@ -1,0 +1,81 @@
+/* Brings a device to rest when the cut is reached, and keeps it there until the agent lets it go (barrier/coordinator.py).
+ *
+ * All ranks stand at one point then: whatever was issued has been issued by everybody, so it completes by itself, once
+ *   - every session is held, so that nothing new begins;
+ *   - the slicer goes on, because results are due to sessions that are not resident;
+ *   - what host functions have returned is heard, though the message waits in the ring behind what is held.
+ * At rest: no operation is pending, no gate is to be opened, and the device has nothing that could begin by itself.  A host function of a
+ * rank may still run: what follows it in its stream waits at a gate. */
+#include "rest.h"
+
+#include <errno.h>
+#include <signal.h>
+
+#include "../exchange/engine.h"
+#include "../proxy/session.h"
+
+#define LOOK_MS 1u
+#define SLEEP_MS 200u
+
+static uint32_t wanted(sg_server *server) { return sg_load(&sg_engine_board(server->engine)->freeze); }
+
+static void hear_host_functions(sg_server *server) {
+    struct sg_residency *r = &server->residency;
+    pthread_mutex_lock(&r->lock); /* no session goes meanwhile */
+    for (uint32_t i = 0; i < SG_SLICER_SLOTS; i++)
+        if (r->sessions[i] != NULL && (r->sessions[i]->turn.parked || r->sessions[i]->turn.lead_ours)) sg_worker_early(r->sessions[i]);
+    pthread_mutex_unlock(&r->lock);
+}
+
+static int device_rests(sg_server *server) {
+    const struct sg_hal_table *hal = server->hal;
+    /* Without `settle` the device has one session, and no gates to wait at. */
+    return (SG_HAL_HAS(hal, settle) ? hal->settle(hal->state, 0) : hal->quiesce(hal->state)) != SG_CUDA_NOT_READY;
+}
+
+static void come_to_rest(sg_server *server, uint32_t number) {
+    _Atomic uint32_t *freeze = (_Atomic uint32_t *)&sg_engine_board(server->engine)->freeze;
+    while (wanted(server) == number && !atomic_load(&server->stopping)) {
+        if (sg_server_hold_all(server, 1, LOOK_MS * 5000000u) == 0) {
+            hear_host_functions(server);
+            if (sg_engine_idle(server->engine) && device_rests(server) && sg_residency_rest(server)) return;
+        }
+        sg_futex_wait(freeze, number, LOOK_MS);
+    }
+}
+
+static void *rest_main(void *argument) {
+    sg_server *server = argument;
+    struct sg_board *board = sg_engine_board(server->engine);
+    uint32_t *obeyed = &board->proxies[server->proxy_index].frozen;
+    while (!atomic_load(&server->stopping)) {
+        uint32_t number = wanted(server);
+        if (number == sg_load(obeyed)) {
+            sg_futex_wait((_Atomic uint32_t *)&board->freeze, number, SLEEP_MS);
+            continue;
+        }
+        if (number & 1) come_to_rest(server, number);
+        else sg_server_hold_all(server, 0, 0);
+        if (wanted(server) == number && !atomic_load(&server->stopping)) sg_store(obeyed, number);
+    }
+    return NULL;
+}
+
+int sg_rest_open(sg_server *server) {
+    sigset_t all, before;
+    sigfillset(&all);
+    sigdelset(&all, SIGBUS), sigdelset(&all, SIGSEGV), sigdelset(&all, SIGFPE), sigdelset(&all, SIGILL);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = -pthread_create(&server->rest, NULL, rest_main, server);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    server->rests = error == 0;
+    return error;
+}
+
+void sg_rest_close(sg_server *server) {
+    if (!server->rests) return;
+    atomic_store(&server->stopping, 1);
+    sg_futex_wake((_Atomic uint32_t *)&sg_engine_board(server->engine)->freeze, INT_MAX);
+    pthread_join(server->rest, NULL);
+    server->rests = 0;
+}
