@@ -11,7 +11,7 @@ from pathlib import Path
 import cffi
 
 PACKAGES = ("barrier", "exchange", "splicing", "transport")
-"""Each declares what Python sees of it in a file of its own, ``declarations.cdef``: headers first, as #include lines."""
+"""Each declares what Python sees of it in a file of its own, ``declarations.cdef``, with its includes."""
 
 DECLARATIONS = """
 /* ---- server ---- */
