@@ -6,8 +6,8 @@ Keys: tinygrad_ratio       a training step of examples/train_digits.py (TinyJit,
       launch_bound_ratio   1,000 small launches and a synchronisation
       simulated_ratio      20 kernels of 0.5 ms that take device time but no CPU
 Two ranks are alive at once, one behind a proxy and one native, with as many device threads each.  They
-take turns, a few steps each; a ratio is the median over pairs of turns of (a step proxied / a step native), where a
-turn's step is the median of its steps but the first, which finds the other's data in the caches.
+take turns, a few steps each; a ratio is the median over pairs of turns of (a step proxied / a step native),
+where a turn's step is the median of its steps but the first, which finds the other's data in the caches.
 A ratio of 1.02 means 2 %; the quartiles of the pairs' ratios say how far to trust it.
 """
 
