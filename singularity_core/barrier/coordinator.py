@@ -88,6 +88,10 @@ class BoardCut:
             self._state = CutState.OPEN
         return self._progress()
 
+    def look(self) -> bool:
+        """Only looks at all clocks, as a cut does at each `poll`.  False: they moved at every try."""
+        return bool(self._lib.sg_survey_look(self._survey) == 0)
+
     # ---- steps ---------------------------------------------------------------------------------------
 
     def _catch_up(self) -> None:

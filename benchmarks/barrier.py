@@ -1,0 +1,149 @@
+"""What the consistent cut costs while nobody asks for it, and how far ranks go on until it is there.
+
+    python benchmarks/barrier.py [--json] [--pauses N] [--ranks N] [--devices N]
+
+Keys: steady_ratio          a step while the coordinator looks at all clocks every 5 ms / while it does not
+      acquire_minibatches   steps that a rank still begins between request and pause: most of all pauses
+      acquire_ms            from the request to the pause, median
+      simulated             the same decision code for 8 to 16,384 simulated ranks (cut_simulation.py)
+The job is data-parallel, with 10 ms of simulated compute and an all-reduce of 1 MiB per step; the steady
+ratio is taken with no compute at all, in turns within one job.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import struct
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from cut_simulation import simulate
+from ranks import compile_c, launcher, report
+
+from singularity_core.barrier.coordinator import BoardCut
+from singularity_core.launcher.agent_client import ask, find_job
+from singularity_core.launcher.agent_messages import ContinueRequest, Done, PauseRequest
+
+SIZES = (8, 64, 512, 4096, 16384)
+FOR_EVER = 100_000
+WINDOW = 0.5
+LOOK_SECONDS = 0.005
+
+
+class Job:
+    """Ranks that take steps until they are told to stop."""
+
+    def __init__(self, program: Path, directory: Path, ranks: int, devices: int, step_ms: int) -> None:
+        directory.mkdir()
+        self.directory, self.ranks, self.devices = directory, ranks, devices
+        options = [f"--nproc-per-node={ranks}", f"--devices={devices}", f"--rdzv-id={directory.name}"]
+        arguments = [str(directory), str(FOR_EVER), str(step_ms), "1", "1"]
+        self.process = subprocess.Popen(
+            [launcher(), "--backend", "fake", *options, "--no-python", str(program), *arguments],
+            env={**os.environ, "SINGULARITY_FAKE_DEVICES": str(devices), "SINGULARITY_FAKE_MEMORY": "256M"},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        while min(self.steps()) < 5:
+            if self.process.poll() is not None:
+                raise SystemExit(f"the job ended early: {self.process.communicate()[1].decode()[-2000:]}")
+            time.sleep(0.02)
+        self.path = find_job(directory.name).path
+
+    def steps(self) -> list[int]:
+        """How many each rank has begun."""
+        found = []
+        for rank in range(self.ranks):
+            path = self.directory / f"steps.{rank}"
+            data = path.read_bytes() if path.exists() else b""
+            found.append(struct.unpack("Q", data)[0] if len(data) == 8 else 0)
+        return found
+
+    def rate(self, during: Callable[[], object]) -> float:
+        """Steps per second of all ranks, while `during` is called again and again."""
+        before, start = sum(self.steps()), time.monotonic()
+        while time.monotonic() - start < WINDOW:
+            during()
+            time.sleep(LOOK_SECONDS)
+        return (sum(self.steps()) - before) / (time.monotonic() - start)
+
+    def pause(self) -> tuple[int, float]:
+        """(steps that a rank still began, milliseconds); lets the job go on."""
+        before, start = self.steps(), time.monotonic()
+        done = ask(self.path, PauseRequest(timeout=60), Done, seconds=90)
+        took, after = time.monotonic() - start, self.steps()
+        if not done.ok:
+            raise SystemExit(f"the job could not be paused: {done.message} {done.waiting}")
+        ask(self.path, ContinueRequest(), Done, seconds=60)
+        return max(b - a for a, b in zip(before, after, strict=True)), took * 1e3
+
+    def close(self) -> None:
+        self.process.terminate()
+        self.process.communicate(timeout=60)
+
+
+def steady(program: Path, directory: Path, ranks: int, turns: int) -> float:
+    """Step time with looks / without."""
+    job = Job(program, directory, ranks, ranks, 0)
+    try:
+        cut = BoardCut(job.path / "exchange", ranks)
+        ratios = []
+        for turn in range(turns):
+            modes: list[Callable[[], object]] = [cut.look, lambda: None]
+            rates = {at: job.rate(modes[at]) for at in ((0, 1) if turn % 2 else (1, 0))}
+            ratios.append(rates[1] / rates[0])
+        cut.close()
+        return statistics.median(ratios)
+    finally:
+        job.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Costs of the consistent cut.")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--pauses", type=int, default=20)
+    parser.add_argument("--turns", type=int, default=8, help="of each kind, for the steady ratio")
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--devices", type=int, default=2)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        program = compile_c("sliced_step.c", directory / "sliced_step", "-O2")
+        ratio = steady(program, directory / "steady", 2, arguments.turns)
+        job = Job(program, directory / "paused", arguments.ranks, arguments.devices, 10)
+        try:
+            pauses = []
+            for _ in range(arguments.pauses):
+                pauses.append(job.pause())
+                time.sleep(0.1)
+        finally:
+            job.close()
+    simulated = [simulate(size, arguments.pauses if size <= 512 else 3) for size in SIZES]
+    results = {
+        "steady_ratio": round(ratio, 4),
+        "acquire_minibatches": max(steps for steps, _ in pauses),
+        "acquire_ms": round(statistics.median(took for _, took in pauses), 2),
+    }
+    stated = {
+        "pauses": arguments.pauses,
+        "turns": arguments.turns,
+        "ranks": arguments.ranks,
+        "devices": arguments.devices,
+        "cpus": os.cpu_count(),
+    }
+    if arguments.json:
+        print(json.dumps({**results, "simulated": simulated, "inputs": stated}))
+        return
+    report(
+        "The consistent cut", results, {**stated, **{f"simulated {s['ranks']}": s for s in simulated}}, False
+    )
+
+
+if __name__ == "__main__":
+    main()
