@@ -135,6 +135,15 @@ class BoardCut:
             waiting = waiting or ["all ranks stand at one point; a device is not idle yet"]
         return Progress(self._state, len(there) - len(waiting) if not self._at_rest else len(there), waiting)
 
+    def waits(self, seconds: float) -> list[str]:
+        """Who has waited for so long (see `Cut`)."""
+        limit = time.monotonic_ns() - int(seconds * 1e9)
+        return [
+            self.describe(rank, seen)
+            for rank, seen in self.ranks()
+            if STATES[seen.state] in ("blocked", "joining") and seen.since_ns <= limit
+        ]
+
     def describe(self, rank: int, seen: Any) -> str:
         """One line: what a rank does, for how long, and for whom it waits."""
         call = self._ffi.string(seen.call).decode()

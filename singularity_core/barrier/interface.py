@@ -47,5 +47,9 @@ class Cut(Protocol):
         """Looks, and does the coordinator's part of the work; called every few milliseconds while the cut is
         acquired or released."""
 
+    def waits(self, seconds: float) -> list[str]:
+        """Which ranks have waited for others for so long, and for whom: one line each, also while nobody
+        asks for a cut.  A job that is deadlocked shows itself here."""
+
     def release(self) -> None:
         """Lets everybody go on, however far the cut was.  Over when `poll` says `CutState.OPEN`."""

@@ -140,7 +140,8 @@ class JobStatus(Reply, tag="status", frozen=True):
     reached: int
     """While it is pausing or paused: ranks that stand at the cut."""
     waiting: list[str]
-    """While it is pausing: who has not reached the cut, and what each waits for."""
+    """While it is pausing: who has not reached the cut, and what each waits for.  While it runs: ranks that
+    have waited for others for more than two seconds, and for whom."""
     ranks: list[RankStatus]
     proxies: list[ProxyStatus]
 

@@ -21,6 +21,9 @@ from dataclasses import dataclass, field
 
 from ..barrier.interface import Cut, CutState, Progress
 
+LONG_WAIT_SECONDS = 2.0
+"""A rank that waits for others for longer is worth a line in ``status``."""
+
 POLL_SECONDS = 0.005
 """Between two looks at a cut that is being acquired or released."""
 
@@ -70,6 +73,16 @@ class Pausing:
     def enable(self, make_cut: Callable[[], Cut]) -> None:
         """From now on what `make_cut` makes, at the first pause, stops the ranks."""
         self._make_cut, self._why_not = make_cut, ""
+
+    def waiting(self) -> list[str]:
+        """While a cut is made: who has not reached it; else who has waited for other ranks for long."""
+        if self.state is not PauseState.RUNNING or self._make_cut is None or self._why_not:
+            return self.progress.waiting
+        try:
+            self._cut = self._cut or self._make_cut()
+            return self._cut.waits(LONG_WAIT_SECONDS)
+        except Exception as error:
+            return [_complain("waits", error)]
 
     def pause(self, timeout: float, now: float, told: Told) -> None:
         """Asks for a pause within `timeout` seconds."""

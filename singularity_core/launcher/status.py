@@ -39,7 +39,7 @@ def describe_job(
         state=phase or pausing.state.value,
         elapsed_seconds=now - started,
         reached=pausing.progress.reached,
-        waiting=pausing.progress.waiting,
+        waiting=pausing.waiting(),
         ranks=[
             _rank(rank, settings, ranks.get(rank), [f for found in facts.values() for f in found], now)
             for rank in range(settings.ranks)

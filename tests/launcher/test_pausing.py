@@ -34,6 +34,9 @@ class FakeCut:
             raise RuntimeError("torn board")
         return self.next
 
+    def waits(self, seconds: float) -> list[str]:
+        return [f"rank 1 waits for {seconds} s"]
+
     def release(self) -> None:
         assert self.held, "released what was not begun"
         self.held = False

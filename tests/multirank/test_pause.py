@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 from .jobs import finish, start_job
 
 PROGRAM = Path(__file__).parent / "programs" / "endless.py"
+INTERPRETER = Path(__file__).parent / "programs" / "interpreter.py"
 CONTROL = Path(sys.executable).parent / "singularity-ctl"
 
 
@@ -94,3 +96,87 @@ def test_pauses_at_random_moments_change_nothing(ranks: int, devices: int, tmp_p
         job.go_on()
         job.until(min(before) + chance.randint(1, 4))
     agree(job.stop(), quiet.stop())
+
+
+def start(folder: Path, programs: list[list[list[Any]]], name: str, devices: int) -> subprocess.Popen[str]:
+    """A job whose ranks execute one program of the interpreter each."""
+    everyone = list(range(len(programs)))
+    program = {"communicators": {"world": everyone} if len(everyone) > 1 else {}, "ranks": programs}
+    (folder / "programs.json").write_text(json.dumps([program]))
+    arguments = str(folder / "programs.json"), str(folder)
+    options = [f"--rdzv-id={name}"]
+    return start_job(INTERPRETER, *arguments, ranks=len(programs), devices=devices, options=options)
+
+
+def status(name: str) -> Any:
+    command = [str(CONTROL), "status", "--json", name]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return json.loads(done.stdout)["jobs"][0] if done.returncode == 0 else {"ranks": [], "waiting": []}
+
+
+def wait_for(what: Callable[[], object], why: str) -> None:
+    deadline = time.monotonic() + 60
+    while not what():
+        assert time.monotonic() < deadline, f"waited in vain for {why}"
+        time.sleep(0.05)
+
+
+REDUCE: list[Any] = [
+    "collective",
+    "world",
+    "AllReduce",
+    "int32",
+    {"send": "p", "receive": "p", "count": 100},
+    1,
+]
+START: list[list[Any]] = [["alloc", "p", 100], ["fill", "p", 1, True], ["synchronize", None]]
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_pause_that_cannot_come_says_who_is_missing(devices: int, tmp_path: Path) -> None:
+    """One rank has issued a collective, another computes on the host: status names who waits for whom, the
+    pause times out and names the latter, and the job goes on to its right end."""
+    name = f"late-{tmp_path.name}"
+    late = [*START, ["meet", "a"], ["sleep", 6.0], REDUCE, ["synchronize", None]]
+    process = start(tmp_path, [[*START, ["meet", "a"], REDUCE, ["synchronize", None]], late], name, devices)
+    wait_for(lambda: (tmp_path / "0-a.1").exists() and (tmp_path / "0-a.0").exists(), "both ranks")
+    wait_for(
+        lambda: any("rank 0" in line for line in status(name)["waiting"]), "the status to name who waits"
+    )
+    (line,) = status(name)["waiting"]
+    assert "all-reduce" in line
+    assert "for rank 1" in line
+    done = subprocess.run(
+        [str(CONTROL), "pause", "--timeout=0.5", name],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "rank 1: " in done.stdout + done.stderr
+    code, _, stderr = finish(process)
+    assert code == 0, stderr
+
+
+def test_ranks_without_collectives_pause_too(tmp_path: Path) -> None:
+    """A rank that only launches is paused: no launch comes through meanwhile, and the job ends well."""
+    name = f"plain-{tmp_path.name}"
+    work: list[list[Any]] = [["kernel", "p", "p", 1, 3], ["synchronize", 1], ["sleep", 0.002]]
+    process = start(tmp_path, [[*START, *work * 700]], name, 1)
+
+    def launches() -> int:
+        ranks = status(name)["ranks"]
+        return int(ranks[0]["counters"]["launches"]) if ranks and ranks[0]["counters"] else 0
+
+    wait_for(lambda: launches() > 5, "launches")
+    paused = subprocess.run(
+        [str(CONTROL), "pause", "--timeout=20", name], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert paused.returncode == 0, paused.stderr
+    before = launches()
+    time.sleep(0.2)
+    assert launches() == before
+    subprocess.run([str(CONTROL), "continue", name], check=True, capture_output=True, timeout=60)
+    code, _, stderr = finish(process)
+    assert code == 0, stderr
