@@ -75,6 +75,7 @@ def ddp_step(directory: Path, devices: int, ranks: int, steps: int) -> float:
         {
             **cuda_environment(),
             "DEV": "CUDA",
+            "PARALLEL": "0",
             "XDG_CACHE_HOME": str(directory / "tinygrad"),
             "SINGULARITY_FAKE_CACHE": str(directory / "objects"),
             "SINGULARITY_FAKE_THREADS": "1",
