@@ -122,7 +122,8 @@ def test_swap_limit(directory: Path, rank_environment: dict[str, str]) -> None:
 
 
 def test_hold_and_go_on(device: SharedDevice) -> None:
-    """Held sessions do nothing and none comes to the device; afterwards all go on with the right bytes."""
+    """Held sessions launch nothing, though one may come to the device for a result that is due; afterwards all
+    go on with the right bytes."""
     ranks = [device.start(rank, PROGRAMS / "busy.py") for rank in (5, 6)]
     for process in ranks:
         device.hear(process, "working")
@@ -131,9 +132,7 @@ def test_hold_and_go_on(device: SharedDevice) -> None:
         before = device.counters()
         time.sleep(0.05)
         after = device.counters()
-        assert {k: (c.launches, c.switches) for k, c in after.items()} == {
-            k: (c.launches, c.switches) for k, c in before.items()
-        }
+        assert {k: c.launches for k, c in after.items()} == {k: c.launches for k, c in before.items()}
         device.ask(device.proxy, "go on", "done")
     program, expected = draw_program(900, 1, 20)
     assert device.interpret([program], 1)[0][0] == expected[0]

@@ -50,7 +50,7 @@ def main() -> None:
     directory, pause = Path(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else 0.0
     everyone = list(range(nccl.world()))
     program = {"communicators": {"world": everyone, "other": everyone[::-1]}}
-    run = Interpreter(directory, 0, program, begin())
+    run = Interpreter(directory, 0, program, begin(nccl.rank()))
     with (directory / f"steps.{nccl.rank()}").open("w+b") as file:
         file.truncate(8)
         counter = memoryview(mmap.mmap(file.fileno(), 8)).cast("Q")

@@ -1,6 +1,6 @@
 """A rank that executes programs of small steps, and says what its memory holds in the end.
 
-    interpreter.py PROGRAMS.json DIRECTORY
+    interpreter.py PROGRAMS.json DIRECTORY [ORDINAL]
 
 PROGRAMS.json is a list of programs: {"ranks": [steps of rank 0, ...], "communicators": {name: [ranks]}}.
 Writes DIRECTORY/result.<rank>: a JSON list with, for each program, the digests of all that was read, in
@@ -221,17 +221,17 @@ class Interpreter:
         return [*self.results, f"host functions {self.called}"]
 
 
-def begin() -> Any:
-    """Opens the rank's device; the kernel that all programs use."""
+def begin(ordinal: int) -> Any:
+    """Opens a device; the kernel that all programs use."""
     check("cuInit", 0)
-    make(driver.Handle, "cuCtxCreate_v2", 0, make(c.c_int, "cuDeviceGet", nccl.rank()))
+    make(driver.Handle, "cuCtxCreate_v2", 0, make(c.c_int, "cuDeviceGet", ordinal))
     return driver.function("mix", PTX)
 
 
 def main() -> None:
     programs = json.loads(Path(sys.argv[1]).read_text())
     directory = Path(sys.argv[2])
-    mix = begin()
+    mix = begin(int(sys.argv[3]) if len(sys.argv) > 3 else nccl.rank())
     results = []
     for number, program in enumerate(programs):
         interpreter = Interpreter(directory, number, program, mix)
