@@ -122,8 +122,8 @@ def test_swap_limit(directory: Path, rank_environment: dict[str, str]) -> None:
 
 
 def test_hold_and_go_on(device: SharedDevice) -> None:
-    """Held sessions launch nothing, though one may come to the device for a result that is due; afterwards all
-    go on with the right bytes."""
+    """Held sessions launch nothing, though one may come to the device for a due result; afterwards all go on
+    with the right bytes."""
     ranks = [device.start(rank, PROGRAMS / "busy.py") for rank in (5, 6)]
     for process in ranks:
         device.hear(process, "working")
