@@ -1,4 +1,4 @@
-/* Contexts: the current stack of each thread, primary contexts, sticky errors. */
+/* Contexts: the current stack of each thread, settings, sticky errors. */
 #include "device.h"
 
 #include <stdlib.h>
@@ -35,7 +35,7 @@ void sgf_context_fail(struct CUctx_st *context, CUresult error)
         sgf_gates_release(context);
 }
 
-static CUresult context_new(struct sgf_device *device, unsigned flags, unsigned version, bool primary, CUcontext *out)
+CUresult sgf_context_new(struct sgf_device *device, unsigned flags, unsigned version, bool primary, CUcontext *out)
 {
     struct CUctx_st *context = sgf_new(SGF_CONTEXT);
     if (context == NULL)
@@ -66,9 +66,8 @@ static CUresult context_new(struct sgf_device *device, unsigned flags, unsigned 
 
 #define LAST_WORK_NS 2000000000u
 
-/* Waits for the context's work, except what is behind closed gates, then frees everything that belongs to it.
- * Nobody can see what its kernels still do, so those that go on and on are stopped. */
-static void context_end(struct CUctx_st *context)
+/* Nobody can see what its kernels still do, so those that go on and on are stopped. */
+void sgf_context_end(struct CUctx_st *context)
 {
     atomic_store(&context->ending, true);
     sgf_gates_release(context);
@@ -104,14 +103,6 @@ static CUresult push(struct CUctx_st *context)
     return CUDA_SUCCESS;
 }
 
-static CUresult device_at(CUdevice ordinal, struct sgf_device **out)
-{
-    if (ordinal < 0 || ordinal >= sgf.device_count)
-        return CUDA_ERROR_INVALID_DEVICE;
-    *out = &sgf.devices[ordinal];
-    return CUDA_SUCCESS;
-}
-
 static CUresult create(const char *function, CUcontext *out, unsigned flags, CUdevice ordinal, unsigned version)
 {
     CUresult result = sgf_enter(function);
@@ -120,9 +111,9 @@ static CUresult create(const char *function, CUcontext *out, unsigned flags, CUd
         return result;
     if (out == NULL || (flags & ~(unsigned)CU_CTX_FLAGS_MASK) != 0 || (flags & CU_CTX_SCHED_MASK) == 3)
         return CUDA_ERROR_INVALID_VALUE;
-    if ((result = device_at(ordinal, &device)) != CUDA_SUCCESS)
+    if ((result = sgf_device_at(ordinal, &device)) != CUDA_SUCCESS)
         return result;
-    if ((result = context_new(device, flags, version, false, out)) != CUDA_SUCCESS)
+    if ((result = sgf_context_new(device, flags, version, false, out)) != CUDA_SUCCESS)
         return result;
     return push(*out);
 }
@@ -161,7 +152,7 @@ CUresult cuCtxDestroy_v2(CUcontext ctx)
     struct sgf_thread *thread = sgf_thread();
     if (thread->depth > 0 && thread->stack[thread->depth - 1] == ctx)
         thread->depth--;
-    context_end(ctx);
+    sgf_context_end(ctx);
     return CUDA_SUCCESS;
 }
 
@@ -390,110 +381,6 @@ CUresult cuCtxResetPersistingL2Cache(void)
 {
     SGF_ENTER_CONTEXT(context);
     (void)context;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
-{
-    SGF_ENTER();
-    struct sgf_device *device;
-    CUresult result = device_at(dev, &device);
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (pctx == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&device->lock);
-    if (device->primary == NULL)
-        result = context_new(device, device->primary_flags, 3020, true, &device->primary);
-    if (result == CUDA_SUCCESS) {
-        device->primary_count++;
-        *pctx = device->primary;
-    }
-    pthread_mutex_unlock(&device->lock);
-    return result;
-}
-
-CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
-{
-    SGF_ENTER();
-    struct sgf_device *device;
-    CUresult result = device_at(dev, &device);
-    if (result != CUDA_SUCCESS)
-        return result;
-    struct CUctx_st *ended = NULL;
-    pthread_mutex_lock(&device->lock);
-    if (device->primary == NULL || device->primary_count == 0) {
-        result = CUDA_ERROR_INVALID_CONTEXT;
-    } else if (--device->primary_count == 0) {
-        ended = device->primary;
-        device->primary = NULL;
-    }
-    pthread_mutex_unlock(&device->lock);
-    if (ended != NULL)
-        context_end(ended);
-    return result;
-}
-
-CUresult cuDevicePrimaryCtxRelease(CUdevice dev)
-{
-    return cuDevicePrimaryCtxRelease_v2(dev);
-}
-
-CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
-{
-    SGF_ENTER();
-    struct sgf_device *device;
-    CUresult result = device_at(dev, &device);
-    if (result != CUDA_SUCCESS)
-        return result;
-    pthread_mutex_lock(&device->lock);
-    struct CUctx_st *ended = device->primary;
-    device->primary = NULL;
-    device->primary_count = 0;
-    pthread_mutex_unlock(&device->lock);
-    if (ended != NULL)
-        context_end(ended);
-    return CUDA_SUCCESS;
-}
-
-CUresult cuDevicePrimaryCtxReset(CUdevice dev)
-{
-    return cuDevicePrimaryCtxReset_v2(dev);
-}
-
-CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags)
-{
-    SGF_ENTER();
-    struct sgf_device *device;
-    CUresult result = device_at(dev, &device);
-    if (result != CUDA_SUCCESS)
-        return result;
-    if ((flags & ~(unsigned)CU_CTX_FLAGS_MASK) != 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&device->lock);
-    device->primary_flags = flags;
-    pthread_mutex_unlock(&device->lock);
-    return CUDA_SUCCESS;
-}
-
-CUresult cuDevicePrimaryCtxSetFlags(CUdevice dev, unsigned int flags)
-{
-    return cuDevicePrimaryCtxSetFlags_v2(dev, flags);
-}
-
-CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *active)
-{
-    SGF_ENTER();
-    struct sgf_device *device;
-    CUresult result = device_at(dev, &device);
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (flags == NULL || active == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&device->lock);
-    *flags = device->primary_flags;
-    *active = device->primary != NULL;
-    pthread_mutex_unlock(&device->lock);
     return CUDA_SUCCESS;
 }
 

@@ -112,6 +112,13 @@ struct sgf_globals {
 enum { SGF_COLD = 0, SGF_READY = 1, SGF_FORKED = 2 };
 extern struct sgf_globals sgf;
 CUresult sgf_initialise(void);
+static inline CUresult sgf_device_at(CUdevice ordinal, struct sgf_device **out)
+{
+    if (ordinal < 0 || ordinal >= sgf.device_count)
+        return CUDA_ERROR_INVALID_DEVICE;
+    *out = &sgf.devices[ordinal];
+    return CUDA_SUCCESS;
+}
 struct sgf_device *sgf_device_of(uint64_t address); /* NULL: in no device window */
 CUresult sgf_injected(const char *function);
 bool sgf_injected_kernel(CUresult *result);
@@ -166,6 +173,9 @@ static inline CUresult sgf_enter(const char *function)
 CUresult sgf_enter_context(const char *function, struct CUctx_st **out);
 CUresult sgf_context_check(struct CUctx_st *context); /* live, and its sticky error */
 void sgf_context_fail(struct CUctx_st *context, CUresult error);
+CUresult sgf_context_new(struct sgf_device *device, unsigned flags, unsigned version, bool primary, CUcontext *out);
+/* Waits for the context's work, except what is behind closed gates, then frees everything that belongs to it. */
+void sgf_context_end(struct CUctx_st *context);
 CUresult sgf_context_drain(struct CUctx_st *context);
 /* Waits for streams that were destroyed with work left, too; false when `nanoseconds` (0: for ever) were too few. */
 bool sgf_context_outwait(const struct CUctx_st *context, uint64_t nanoseconds);
@@ -174,6 +184,10 @@ void sgf_device_drain(struct sgf_device *device);
 void sgf_own_streams_forget(struct CUctx_st *context);
 #define SGF_ENTER() \
     do { CUresult entered_ = sgf_enter(__func__); if (SGF_UNLIKELY(entered_ != 0)) return entered_; } while (0)
+#define SGF_ENTER_DEVICE(name, ordinal) \
+    SGF_ENTER(); \
+    struct sgf_device *name; \
+    do { CUresult found_ = sgf_device_at(ordinal, &name); if (found_ != CUDA_SUCCESS) return found_; } while (0)
 #define SGF_ENTER_CONTEXT(name) \
     struct CUctx_st *name; \
     do { CUresult entered_ = sgf_enter_context(__func__, &name); if (SGF_UNLIKELY(entered_ != 0)) return entered_; } while (0)

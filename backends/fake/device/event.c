@@ -133,18 +133,22 @@ CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int f
     return record(context, hEvent, hStream);
 }
 
+static CUresult may_wait(CUevent event)
+{
+    if (!sgf_valid(SGF_EVENT, event))
+        return CUDA_ERROR_INVALID_HANDLE;
+    CUresult result = sgf_context_check(event->context);
+    return result == CUDA_SUCCESS && event->capture_id != 0 ? CUDA_ERROR_CAPTURED_EVENT : result;
+}
+
 CUresult cuEventQuery(CUevent hEvent)
 {
     SGF_ENTER();
-    if (!sgf_valid(SGF_EVENT, hEvent))
-        return CUDA_ERROR_INVALID_HANDLE;
-    CUresult result = sgf_context_check(hEvent->context);
     struct CUstream_st *stream;
     uint64_t seq;
+    CUresult result = may_wait(hEvent);
     if (result != CUDA_SUCCESS)
         return result;
-    if (hEvent->capture_id != 0)
-        return CUDA_ERROR_CAPTURED_EVENT;
     if (sgf_event_point(hEvent, &stream, &seq))
         return CUDA_ERROR_NOT_READY;
     return sgf_context_check(hEvent->context);
@@ -153,15 +157,11 @@ CUresult cuEventQuery(CUevent hEvent)
 CUresult cuEventSynchronize(CUevent hEvent)
 {
     SGF_ENTER();
-    if (!sgf_valid(SGF_EVENT, hEvent))
-        return CUDA_ERROR_INVALID_HANDLE;
-    CUresult result = sgf_context_check(hEvent->context);
     struct CUstream_st *stream;
     uint64_t seq;
+    CUresult result = may_wait(hEvent);
     if (result != CUDA_SUCCESS)
         return result;
-    if (hEvent->capture_id != 0)
-        return CUDA_ERROR_CAPTURED_EVENT;
     if (sgf_event_point(hEvent, &stream, &seq))
         sgf_wait_seq(stream, seq);
     return sgf_context_check(hEvent->context);

@@ -211,17 +211,15 @@ CUresult cuKernelGetLibrary(CUlibrary *pLib, CUkernel kernel)
 
 CUresult cuKernelGetAttribute(int *pi, CUfunction_attribute attrib, CUkernel kernel, CUdevice dev)
 {
-    SGF_ENTER();
-    if (dev < 0 || dev >= sgf.device_count)
-        return CUDA_ERROR_INVALID_DEVICE;
+    SGF_ENTER_DEVICE(device, dev);
+    (void)device;
     return sgf_valid(SGF_FUNCTION, kernel) ? get_attribute(pi, attrib, (struct CUfunc_st *)kernel) : CUDA_ERROR_INVALID_HANDLE;
 }
 
 CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice dev)
 {
-    SGF_ENTER();
-    if (dev < 0 || dev >= sgf.device_count)
-        return CUDA_ERROR_INVALID_DEVICE;
+    SGF_ENTER_DEVICE(device, dev);
+    (void)device;
     return sgf_valid(SGF_FUNCTION, kernel) ? set_attribute((struct CUfunc_st *)kernel, attrib, val) : CUDA_ERROR_INVALID_HANDLE;
 }
 

@@ -1,4 +1,5 @@
-/* Graphs: what graph.c (structure), graph_nodes.c (parameters), graph_exec.c (launching) and capture.c share.
+/* Graphs: what graph.c (structure), graph_nodes.c (calls), graph_params.c, graph_exec.c (launching) and
+ * capture.c share.
  *
  * A node's work is an immutable, counted `sgf_work`: graphs, clones, executable graphs and launches in flight share it,
  * and setting parameters replaces it.  All structure is guarded by one lock, sgf_graph_lock. */
@@ -48,9 +49,15 @@ CUresult sgf_graph_need(struct CUgraphNode_st *node, struct CUgraphNode_st *on);
 struct CUgraphNode_st *sgf_graph_find(struct CUgraph_st *graph, uint32_t id);
 CUresult sgf_graph_order(struct CUgraph_st *graph, struct CUgraphNode_st ***order, uint32_t *count);
 void sgf_graph_remove(struct CUgraphNode_st *node);
-/* Sets the work of `node` from parameters of its type (graph_nodes.c). */
+/* Sets the work of `node` from parameters of its type, and tells them. */
 CUresult sgf_node_set(struct CUgraphNode_st *node, const CUgraphNodeParams *params);
+CUresult sgf_node_get(struct CUgraphNode_st *node, CUgraphNodeParams *params);
 void sgf_node_set_work(struct CUgraphNode_st *node, struct sgf_work *work);
 void sgf_work_keep(struct sgf_work *work);
+/* The older calls have a structure per type of node.  False: there is none.  No lock is needed. */
+bool sgf_params_from_kernel(CUgraphNodeParams *p, const void *old, size_t bytes);
+bool sgf_params_from_copy(CUgraphNodeParams *p, const CUDA_MEMCPY3D *old, CUcontext context);
+bool sgf_params_from_fill(CUgraphNodeParams *p, const CUDA_MEMSET_NODE_PARAMS *old, CUcontext context);
+bool sgf_params_from_host(CUgraphNodeParams *p, const CUDA_HOST_NODE_PARAMS *old);
 
 #endif

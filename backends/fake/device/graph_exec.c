@@ -251,55 +251,37 @@ static CUresult set(CUgraphExec exec, CUgraphNode node, const CUgraphNodeParams 
 CUresult cuGraphExecKernelNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
 {
     SGF_ENTER();
-    PARAMS(KERNEL);
-    if (nodeParams == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    memcpy(&p.kernel, nodeParams, sizeof *nodeParams);
-    return set(hGraphExec, hNode, &p);
+    CUgraphNodeParams p;
+    return sgf_params_from_kernel(&p, nodeParams, sizeof *nodeParams) ? set(hGraphExec, hNode, &p) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS *nodeParams)
 {
     SGF_ENTER();
-    PARAMS(KERNEL);
-    if (nodeParams == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    memcpy(&p.kernel, nodeParams, sizeof *nodeParams);
-    return set(hGraphExec, hNode, &p);
+    CUgraphNodeParams p;
+    return sgf_params_from_kernel(&p, nodeParams, sizeof *nodeParams) ? set(hGraphExec, hNode, &p) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_MEMCPY3D *copyParams, CUcontext ctx)
 {
     SGF_ENTER();
-    PARAMS(MEMCPY);
-    if (copyParams == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    p.memcpy.copyParams = *copyParams;
-    p.memcpy.copyCtx = ctx;
-    return set(hGraphExec, hNode, &p);
+    CUgraphNodeParams p;
+    return sgf_params_from_copy(&p, copyParams, ctx) ? set(hGraphExec, hNode, &p) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_MEMSET_NODE_PARAMS *memsetParams,
                                         CUcontext ctx)
 {
     SGF_ENTER();
-    PARAMS(MEMSET);
-    if (memsetParams == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    p.memset = (CUDA_MEMSET_NODE_PARAMS_v2){ memsetParams->dst, memsetParams->pitch, memsetParams->value,
-                                             memsetParams->elementSize, memsetParams->width, memsetParams->height, ctx };
-    return set(hGraphExec, hNode, &p);
+    CUgraphNodeParams p;
+    return sgf_params_from_fill(&p, memsetParams, ctx) ? set(hGraphExec, hNode, &p) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuGraphExecHostNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_HOST_NODE_PARAMS *nodeParams)
 {
     SGF_ENTER();
-    PARAMS(HOST);
-    if (nodeParams == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    p.host.fn = nodeParams->fn;
-    p.host.userData = nodeParams->userData;
-    return set(hGraphExec, hNode, &p);
+    CUgraphNodeParams p;
+    return sgf_params_from_host(&p, nodeParams) ? set(hGraphExec, hNode, &p) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode, CUevent event)

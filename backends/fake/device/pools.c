@@ -27,12 +27,12 @@ static CUresult pool_new(struct sgf_device *device, bool is_default, CUmemoryPoo
 
 static CUresult pool_of(CUdevice ordinal, bool current, CUmemoryPool *out)
 {
-    if (ordinal < 0 || ordinal >= sgf.device_count)
-        return CUDA_ERROR_INVALID_DEVICE;
+    struct sgf_device *device;
+    CUresult result = sgf_device_at(ordinal, &device);
+    if (result != CUDA_SUCCESS)
+        return result;
     if (out == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    struct sgf_device *device = &sgf.devices[ordinal];
-    CUresult result = CUDA_SUCCESS;
     pthread_mutex_lock(&device->lock);
     if (device->default_pool == NULL && (result = pool_new(device, true, &device->default_pool)) == CUDA_SUCCESS &&
         device->current_pool == NULL)

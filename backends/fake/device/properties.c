@@ -29,19 +29,6 @@ static const struct property properties[CU_DEVICE_ATTRIBUTE_MAX] = {
     A(NUMA_ID, -1), A(HOST_NUMA_ID, 0), A(GPU_PCI_DEVICE_ID, 0), A(GPU_PCI_SUBSYSTEM_ID, 0),
 };
 
-static CUresult device_at(CUdevice ordinal, struct sgf_device **out)
-{
-    if (ordinal < 0 || ordinal >= sgf.device_count)
-        return CUDA_ERROR_INVALID_DEVICE;
-    *out = &sgf.devices[ordinal];
-    return CUDA_SUCCESS;
-}
-
-#define SGF_ENTER_DEVICE(name, ordinal) \
-    SGF_ENTER(); \
-    struct sgf_device *name; \
-    do { CUresult found_ = device_at(ordinal, &name); if (found_ != CUDA_SUCCESS) return found_; } while (0)
-
 CUresult cuDriverGetVersion(int *driverVersion)
 {
     if (driverVersion == NULL)
@@ -179,7 +166,7 @@ CUresult cuDeviceCanAccessPeer(int *canAccessPeer, CUdevice dev, CUdevice peerDe
 {
     SGF_ENTER_DEVICE(device, dev);
     struct sgf_device *peer;
-    CUresult result = device_at(peerDev, &peer);
+    CUresult result = sgf_device_at(peerDev, &peer);
     if (result != CUDA_SUCCESS)
         return result;
     if (canAccessPeer == NULL)
@@ -192,7 +179,7 @@ CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attrib, CUdev
 {
     SGF_ENTER_DEVICE(from, srcDevice);
     struct sgf_device *to;
-    CUresult result = device_at(dstDevice, &to);
+    CUresult result = sgf_device_at(dstDevice, &to);
     if (result != CUDA_SUCCESS)
         return result;
     if (value == NULL)
