@@ -1,4 +1,4 @@
-/* Pageable copies through the staging ring; link.c has the other side and says how the counters work.
+/* Pageable copies through the staging ring; transport/link.c has the other side and says how the counters work.
  * The rank's counter is only ever a reason to look; our own index says where. */
 #include "session.h"
 

@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 
 #include "../splicing/rest.h"
+#include "../transport/process_start.h"
 #include "session.h"
 
 #define TICK_MS 500
@@ -142,22 +143,6 @@ sg_server *sg_server_create(const struct sg_server_options *options, char why[25
 }
 
 /* ---- claims ------------------------------------------------------------------------------------------------- */
-/* Same as in link.c, which shares no code with us because it must need nothing but itself. */
-uint64_t sg_process_start(uint32_t pid) {
-    char path[64], text[1024];
-    snprintf(path, sizeof path, "/proc/%u/stat", pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return 0;
-    ssize_t got = read(fd, text, sizeof text - 1);
-    close(fd);
-    if (got <= 0) return 0;
-    text[got] = 0;
-    char *at = strrchr(text, ')');
-    if (at == NULL || at[1] == 0 || at[2] == 'Z' || at[2] == 'X') return 0;
-    for (int field = 2; at != NULL && field < 22; field++) at = strchr(at + 1, ' ');
-    return at == NULL ? 0 : strtoull(at + 1, NULL, 10);
-}
-
 static void set_state(struct sg_claim *claim, uint32_t state) {
     atomic_store(&claim->state, state);
     sg_futex_wake(&claim->state, INT_MAX);

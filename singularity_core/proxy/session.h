@@ -142,7 +142,6 @@ void sg_session_leave(sg_session *session); /* the session may be gone when this
 int sg_session_bury(sg_session *session);  /* starts the undertaker; `ended` is set when it is through */
 void sg_session_free(sg_session *session); /* after `ended` */
 void sg_server_poke(sg_server *server);    /* makes the server's loop look at its sessions */
-uint64_t sg_process_start(uint32_t pid);   /* field 22 of /proc/<pid>/stat; 0: no such process */
 
 /* worker.c */
 int sg_worker_start(sg_session *session); /* 0 or -errno */

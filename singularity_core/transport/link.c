@@ -1,323 +1,12 @@
-/* The rank's end of a session.  See link.h for the contract and wait.h for how we wait.
- *
- * Nothing here is ever unmapped while the process lives: a daemon thread may still be inside a call
- * when the library is told to close at exit, and a crash at exit is worse than a few megabytes.
- * The windows at fixed addresses are reserved once per process and reused by a later session. */
-#include "link.h"
+/* What a rank says through its session, and what it hears: state, messages, bulk data.  See link.h for the contract
+ * and wait.h for how we wait. */
+#include "link_state.h"
 
-#include <fcntl.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
 
-#include "ring.h"
-
 #define SHARED_SLOT (SG_REPLY_SLOTS - 1) /* for threads that found no slot of their own */
-#define READY_MS 30000u
-
-/* The producer lock, biased towards the thread that posts most: a lock instruction per message would cost
- * more than the message.  The owner takes it with plain stores; any other thread first revokes the bias
- * (with a barrier that the kernel puts into the owner), and from then on all use the mutex, until one
- * thread has had it many times in a row. */
-struct producer_lock {
-    pthread_mutex_t mutex;
-    int can_bias;
-    _Atomic uint64_t owner; /* thread that may take the short way; 0: none */
-    _Atomic uint32_t held;  /* by the owner, the short way */
-    /* what follows belongs to the holder */
-    int short_way;          /* how it was taken */
-    uint64_t last;          /* who had the mutex last, and how often in a row */
-    uint32_t streak;
-    int crowded, newcomer;  /* a second thread has come; it has it now, for the first time */
-};
-#define BIAS_AFTER 256u
-
-struct sg_link {
-    struct sg_door *door;
-    struct sg_claim *claim;
-    struct sg_session_page *page;
-    struct sg_reply_slot *replies;
-    uint8_t *staging, *pinned;
-    int pinned_file;
-    int proxy_visible; /* /proc shows the proxy to us (else it lives in another pid namespace) */
-    _Atomic uint32_t closed;
-    pthread_key_t slot_key;
-    pthread_mutex_t shared_slot, bulk;
-    struct producer_lock lock; /* from begin to post or call: guards what follows */
-    int light;                 /* posts need no barrier, see wait.h ... */
-    _Atomic uint32_t calls;    /* ... unless a call is in flight: then the proxy lends its lead without one */
-    struct sg_producer producer;
-    struct sg_message *open;
-    struct sg_message head; /* of `open`: written to the ring as late as can be, see publish */
-    struct sg_link *before; /* all links of this process, as none is ever freed */
-};
-static _Atomic(struct sg_link *) all_links;
-
-/* ---- producer lock --------------------------------------------------------------------------------- */
-static void lock_init(struct producer_lock *lock) {
-    pthread_mutex_init(&lock->mutex, NULL);
-    lock->can_bias = sg_membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0;
-}
-
-__attribute__((noinline)) static void lock_take_long(struct producer_lock *lock, uint64_t me) {
-    pthread_mutex_lock(&lock->mutex);
-    if (atomic_load_explicit(&lock->owner, memory_order_relaxed) != 0) {
-        atomic_store(&lock->owner, 0);
-        sg_membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
-        while (atomic_load_explicit(&lock->held, memory_order_acquire)) sched_yield();
-        lock->streak = 0;
-    }
-    lock->streak = lock->last == me ? lock->streak + 1 : 0;
-    if (lock->last != me && lock->last != 0 && !lock->crowded) lock->crowded = lock->newcomer = 1;
-    lock->last = me;
-    lock->short_way = 0;
-}
-
-static void lock_take(struct producer_lock *lock) {
-    uint64_t me = (uint64_t)pthread_self();
-    if (atomic_load_explicit(&lock->owner, memory_order_relaxed) == me) {
-        atomic_store_explicit(&lock->held, 1, memory_order_relaxed);
-        atomic_signal_fence(memory_order_seq_cst);
-        if (atomic_load_explicit(&lock->owner, memory_order_acquire) == me) {
-            lock->short_way = 1;
-            return;
-        }
-        atomic_store_explicit(&lock->held, 0, memory_order_release);
-    }
-    lock_take_long(lock, me);
-}
-
-static void lock_release(struct producer_lock *lock) {
-    if (lock->short_way) {
-        atomic_store_explicit(&lock->held, 0, memory_order_release);
-        return;
-    }
-    if (lock->streak >= BIAS_AFTER && lock->can_bias) atomic_store(&lock->owner, lock->last);
-    pthread_mutex_unlock(&lock->mutex);
-}
-
-/* ---- files and windows --------------------------------------------------------------------------- */
-static void *map_file(const char *directory, const char *name, uint64_t bytes, int protection, int *file) {
-    char path[4096];
-    if (snprintf(path, sizeof path, "%s/%s", directory, name) >= (int)sizeof path) {
-        errno = ENAMETOOLONG;
-        return NULL;
-    }
-    int fd = open(path, (protection & PROT_WRITE ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0) return NULL;
-    struct stat status;
-    void *at = NULL;
-    if (fstat(fd, &status) == 0 && (uint64_t)status.st_size < bytes) {
-        errno = EPROTO;
-    } else if (file == NULL) {
-        at = mmap(NULL, bytes, protection, MAP_SHARED | MAP_POPULATE, fd, 0); /* no page faults when it matters */
-        if (at == MAP_FAILED) at = NULL;
-    } else {
-        *file = fd;
-        return (void *)1;
-    }
-    int saved = errno;
-    close(fd);
-    errno = saved;
-    return at;
-}
-
-/* Reserved by this process already?  Survives fork, as the reservations do. */
-static _Atomic uint8_t reserved_pinned[SG_MAX_WINDOWS];
-static _Atomic uint8_t reserved_device;
-
-static int reserve(uint64_t address, uint64_t bytes, _Atomic uint8_t *mine) {
-    if (atomic_load(mine)) return 0;
-    void *at = mmap((void *)address, bytes, PROT_NONE,
-                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
-    if (at == MAP_FAILED) return -errno;
-    if (at != (void *)address) { /* a kernel before 4.17 takes the address as a hint */
-        munmap(at, bytes);
-        return -EEXIST;
-    }
-    atomic_store(mine, 1);
-    return 0;
-}
-
-/* ---- the door ------------------------------------------------------------------------------------- */
-/* Field 22 of /proc/<pid>/stat, counted after the last ')': the name may hold anything.
- * 0: no such process, or only its remains, which wait for their parent. */
-static uint64_t process_start(uint32_t pid) {
-    char path[64], text[1024];
-    snprintf(path, sizeof path, "/proc/%u/stat", pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return 0;
-    ssize_t got = read(fd, text, sizeof text - 1);
-    close(fd);
-    if (got <= 0) return 0;
-    text[got] = 0;
-    char *at = strrchr(text, ')');
-    for (int field = 2; at != NULL && field < 22; field++) at = strchr(at + 1, ' ');
-    return at == NULL ? 0 : strtoull(at + 1, NULL, 10);
-}
-
-static int proxy_alive(const struct sg_door *door) {
-    return process_start(door->proxy_pid) == door->proxy_start;
-}
-
-static struct sg_door *map_door(const char *directory, int protection) {
-    uint64_t until = sg_now_ns() + READY_MS * 1000000ull;
-    struct sg_door *door = map_file(directory, "door", sizeof *door, protection, NULL);
-    if (door == NULL) return NULL;
-    while (!atomic_load((_Atomic uint32_t *)&door->ready) && sg_now_ns() < until) usleep(2000);
-    int error = 0;
-    if (!atomic_load((_Atomic uint32_t *)&door->ready)) error = ETIMEDOUT;
-    else if (door->magic != SG_DOOR_MAGIC || door->protocol != SG_PROTOCOL) error = EPROTO;
-    if (error == 0) return door;
-    munmap(door, sizeof *door);
-    errno = error;
-    return NULL;
-}
-
-const struct sg_door *sg_door_map(const char *directory) { return map_door(directory, PROT_READ); }
-
-static struct sg_claim *claim_slot(struct sg_door *door, uint32_t rank, uint32_t sub) {
-    for (uint32_t i = 0; i < SG_DOOR_SLOTS; i++) {
-        struct sg_claim *claim = &door->slots[i];
-        uint32_t free_state = SG_SLOT_FREE;
-        if (!atomic_compare_exchange_strong(&claim->state, &free_state, SG_SLOT_CLAIMING)) continue;
-        claim->pid = (uint32_t)getpid();
-        claim->pid_start = process_start(claim->pid);
-        claim->rank = rank;
-        claim->sub = sub;
-        uint32_t claiming = SG_SLOT_CLAIMING; /* the proxy takes a slot back from who dawdles for long */
-        if (!atomic_compare_exchange_strong(&claim->state, &claiming, SG_SLOT_CLAIMED)) continue;
-        atomic_fetch_add(&door->bell, 1);
-        sg_futex_wake(&door->bell, INT_MAX);
-        return claim;
-    }
-    return NULL;
-}
-
-/* 0: the session is open. */
-static int await_session(struct sg_link *link, char why[128]) {
-    uint64_t until = sg_now_ns() + READY_MS * 1000000ull;
-    for (;;) {
-        uint32_t state = atomic_load(&link->claim->state);
-        if (state == SG_SLOT_OPEN) return 0;
-        if (state == SG_SLOT_REFUSED) {
-            snprintf(why, 128, "%.96s", link->claim->said);
-            atomic_store(&link->claim->state, SG_SLOT_FREE);
-            return -ECONNREFUSED;
-        }
-        int gone = state != SG_SLOT_CLAIMED || atomic_load(&link->door->dead) ||
-                   (link->proxy_visible && !proxy_alive(link->door));
-        if (gone || sg_now_ns() > until) {
-            snprintf(why, 128, gone ? "the device proxy is gone" : "the device proxy did not answer for 30 s");
-            atomic_compare_exchange_strong(&link->claim->state, &state, SG_SLOT_FREE);
-            return gone ? -EPIPE : -ETIMEDOUT;
-        }
-        sg_futex_wait(&link->claim->state, state, SG_WAIT_MS);
-    }
-}
-
-static void release_slot(void *slot) { atomic_store(&((struct sg_reply_slot *)slot)->taken, 0); }
-
-static int map_session(struct sg_link *link, const char *directory, uint32_t window) {
-    char name[32];
-    uint32_t index = (uint32_t)(link->claim - link->door->slots);
-    snprintf(name, sizeof name, "%u.session", index);
-    uint8_t *at = map_file(directory, name, SG_SESSION_BYTES, PROT_READ | PROT_WRITE, NULL);
-    if (at == NULL) return -errno;
-    link->page = (struct sg_session_page *)at;
-    if (link->page->magic != SG_SESSION_MAGIC || link->page->protocol != SG_PROTOCOL || link->page->window != window)
-        return -EPROTO;
-    link->replies = (struct sg_reply_slot *)(at + SG_REPLIES_OFFSET);
-    link->staging = at + SG_STAGING_OFFSET;
-    link->producer.page = link->page;
-    link->producer.ring = at + SG_RING_OFFSET;
-    link->producer.head = link->producer.tail = atomic_load(&link->page->head);
-    link->light = link->page->barriers && sg_membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED) == 0;
-    snprintf(name, sizeof name, "%u.pinned", index);
-    if (map_file(directory, name, SG_PINNED_WINDOW, PROT_READ | PROT_WRITE, &link->pinned_file) == NULL) return -errno;
-    link->pinned = (uint8_t *)(SG_PINNED_BASE + window * SG_PINNED_WINDOW);
-    return 0;
-}
-
-
-static int open_claimed(struct sg_link *link, const char *directory, uint32_t window, char why[128]) {
-    link->proxy_visible = proxy_alive(link->door);
-    int error = await_session(link, why);
-    if (error != 0) return error;
-    error = map_session(link, directory, window);
-    if (error == 0) error = -pthread_key_create(&link->slot_key, release_slot);
-    /* an earlier session of this process may have left pages in the window */
-    if (error == 0 && mmap(link->pinned, SG_PINNED_WINDOW, PROT_NONE,
-                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
-        error = -errno;
-    if (error != 0) snprintf(why, 128, "cannot map the session's files: %s", strerror(-error));
-    return error;
-}
-
-int sg_link_open(sg_link **out, const char *directory, uint32_t rank, uint32_t sub, char why[128]) {
-    why[0] = 0;
-    if (sub >= SG_WINDOWS_PER_RANK || rank >= SG_MAX_WINDOWS / SG_WINDOWS_PER_RANK) {
-        snprintf(why, 128, "rank %u, child %u: only ranks below %u with %u windows each are supported", rank, sub,
-                 SG_MAX_WINDOWS / SG_WINDOWS_PER_RANK, SG_WINDOWS_PER_RANK);
-        return -EINVAL;
-    }
-    uint32_t window = rank * SG_WINDOWS_PER_RANK + sub;
-    int error = reserve(SG_DEVICE_BASE, SG_DEVICE_WINDOW, &reserved_device);
-    if (error == 0)
-        error = reserve(SG_PINNED_BASE + window * SG_PINNED_WINDOW, SG_PINNED_WINDOW, &reserved_pinned[window]);
-    if (error != 0) {
-        snprintf(why, 128, "cannot reserve the address windows: %s", strerror(-error));
-        return error;
-    }
-    struct sg_link *link = calloc(1, sizeof *link);
-    if (link == NULL) return -ENOMEM;
-    lock_init(&link->lock);
-    pthread_mutex_init(&link->bulk, NULL);
-    pthread_mutex_init(&link->shared_slot, NULL);
-    link->pinned_file = -1;
-    link->door = map_door(directory, PROT_READ | PROT_WRITE);
-    if (link->door == NULL) {
-        error = -errno;
-        snprintf(why, 128, "no device proxy serves %.70s: %s", directory, strerror(-error));
-    } else if ((link->claim = claim_slot(link->door, rank, sub)) == NULL) {
-        error = -EBUSY;
-        snprintf(why, 128, "all %u sessions of this device proxy are taken", SG_DOOR_SLOTS);
-    } else {
-        error = open_claimed(link, directory, window, why);
-        if (error != 0 && atomic_load(&link->claim->state) == SG_SLOT_OPEN) sg_link_close(link);
-    }
-    if (error == 0) {
-        link->before = atomic_exchange(&all_links, link);
-        *out = link;
-    } else if (link->door != NULL) munmap(link->door, sizeof *link->door), free(link);
-    else free(link);
-    return error;
-}
-
-void sg_link_close(sg_link *link) {
-    uint32_t open = SG_SLOT_OPEN;
-    if (atomic_exchange(&link->closed, 1)) return;
-    /* a session that the proxy ended is not ours any more: the slot may serve another rank */
-    if (link->page != NULL && atomic_load(&link->page->dead) != SG_DEAD_NO) return;
-    if (!atomic_compare_exchange_strong(&link->claim->state, &open, SG_SLOT_CLOSING)) return;
-    atomic_fetch_add(&link->door->bell, 1);
-    sg_futex_wake(&link->door->bell, INT_MAX);
-}
-
-void sg_link_abandon(sg_link *link) {
-    atomic_store(&link->closed, 1);
-    pthread_key_delete(link->slot_key); /* the forking thread's slot is the parent's */
-    munmap(link->page, SG_SESSION_BYTES);
-    munmap(link->door, sizeof *link->door);
-    link->page = NULL;
-    link->door = NULL;
-    close(link->pinned_file);
-}
 
 /* ---- state ----------------------------------------------------------------------------------------- */
 uint32_t sg_link_dead(const sg_link *link) {
@@ -329,7 +18,7 @@ uint32_t sg_link_dead(const sg_link *link) {
 /* As above, after a wait that timed out: looks in /proc too, for when nobody is left to write a word. */
 static uint32_t dead_after_wait(struct sg_link *link) {
     uint32_t dead = sg_link_dead(link);
-    if (dead == SG_DEAD_NO && link->proxy_visible && !proxy_alive(link->door)) {
+    if (dead == SG_DEAD_NO && link->proxy_visible && !sg_proxy_alive(link->door)) {
         dead = SG_DEAD_PROXY;
         atomic_store(&link->page->dead, dead);
     }
@@ -345,18 +34,6 @@ uint32_t sg_link_async_take(sg_link *link) {
     uint32_t error = sg_link_async_error(link);
     if (error == 0 || sg_sticky(error)) return error;
     return atomic_compare_exchange_strong(&link->page->async_error, &error, 0) ? error : sg_link_async_error(link);
-}
-
-uint8_t *sg_link_pinned_base(const sg_link *link) { return link->pinned; }
-
-int sg_link_pinned_commit(sg_link *link, uint64_t offset, uint64_t bytes, int on) {
-    if (bytes == 0 || (offset | bytes) % 4096 != 0 || offset >= SG_PINNED_WINDOW || bytes > SG_PINNED_WINDOW - offset)
-        return -EINVAL;
-    void *at = on ? mmap(link->pinned + offset, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
-                         link->pinned_file, (off_t)offset)
-                  : mmap(link->pinned + offset, bytes, PROT_NONE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-    return at == MAP_FAILED ? -errno : 0;
 }
 
 /* ---- messages --------------------------------------------------------------------------------------- */
@@ -375,10 +52,10 @@ __attribute__((noinline)) static struct sg_message *await_room(struct sg_link *l
 uint8_t *sg_link_begin(sg_link *link, uint32_t op, uint32_t context, uint32_t bytes) {
     uint32_t lines = sg_ring_lines(bytes);
     if (bytes > SG_MAX_PAYLOAD || sg_link_dead(link) != SG_DEAD_NO) return NULL;
-    lock_take(&link->lock);
+    sg_lock_take(&link->lock);
     struct sg_message *message = sg_ring_reserve(&link->producer, lines);
     if (message == NULL && (message = await_room(link, lines)) == NULL) {
-        lock_release(&link->lock);
+        sg_lock_release(&link->lock);
         return NULL;
     }
     struct sg_message *head = &link->head;
@@ -405,7 +82,7 @@ static void publish(struct sg_link *link, int is_call) {
         link->lock.newcomer = 0;
         sg_ring_bell(link->page, 1);
     }
-    lock_release(&link->lock);
+    sg_lock_release(&link->lock);
 }
 
 void sg_link_post(sg_link *link) { publish(link, 0); }
@@ -419,7 +96,7 @@ static struct sg_reply_slot *own_slot(struct sg_link *link) {
             !atomic_compare_exchange_strong(&link->replies[i].taken, &free_slot, 1))
             continue;
         if (pthread_setspecific(link->slot_key, &link->replies[i]) == 0) return &link->replies[i];
-        release_slot(&link->replies[i]);
+        sg_slot_release(&link->replies[i]);
         break;
     }
     return NULL;

@@ -44,11 +44,11 @@ def build_stack(out: Path) -> Stack:
         (out / place).mkdir()
     interposers = ROOT / "interposers"
     client = [*interposers.glob("client/*.c"), *interposers.glob("generated/client*.c")]
-    compile_c(out / "client" / "libcuda.so.1", [*client, CORE / "transport" / "link.c"], *headers, *LIBRARY)
+    compile_c(out / "client" / "libcuda.so.1", [*client, *CORE.glob("transport/*.c")], *headers, *LIBRARY)
     # generated code, and copies of what programs pass, need no alignment
     device = sorted((ROOT / "backends" / "fake" / "device").glob("*.c"))
     compile_c(out / "device" / "libcuda.so.1", device, *headers, *LIBRARY, "-fno-sanitize=alignment")
-    core = [path for path in CORE.glob("*/*.c") if path.name != "link.c"]
+    core = [path for path in CORE.glob("*/*.c") if path.parent.name != "transport"]
     server = [*core, *interposers.glob("server/*.c")]
     main = [ROOT / "tests" / "proxy" / "programs" / "stub_proxy.c", PROGRAMS / "device_hal.c"]
     compile_c(out / "proxy", [*server, interposers / "generated" / "dispatch.c", *main], *headers)

@@ -31,7 +31,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("gcc") is None:
         pytest.fail("gcc is not installed: these tests build C programs")
     out = tmp_path_factory.mktemp("programs")
-    link = CORE / "transport" / "link.c"
+    link = sorted((CORE / "transport").glob("*.c"))
     server = [
         path
         for part in ("proxy", "interceptors", "exchange", "splicing", "barrier")
@@ -40,8 +40,8 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compile_c(out / "libstub.so", [PROGRAMS / "stub_driver.c"], "-shared")
     stub_proxy = [PROGRAMS / "stub_proxy.c", PROGRAMS / "stub_ops.c", *server]
     compile_c(out / "stub_proxy", stub_proxy, "-DSG_FOLLOWER_MS=5000")
-    compile_c(out / "rank", [PROGRAMS / "rank.c", link])
-    compile_c(out / "fuzz", [PROGRAMS / "fuzz.c", link])
+    compile_c(out / "rank", [PROGRAMS / "rank.c", *link])
+    compile_c(out / "fuzz", [PROGRAMS / "fuzz.c", *link])
     return out
 
 
