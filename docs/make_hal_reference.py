@@ -13,11 +13,23 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from singularity_core.hal import capabilities, device, digest, errors, hookspecs, registry, types
+from singularity_core.hal import (
+    backend,
+    capabilities,
+    device,
+    digest,
+    errors,
+    group,
+    hookspecs,
+    registry,
+    types,
+)
 
 PAGE = Path(__file__).parent / "reference" / "hal.md"
 SECTIONS = (
-    ("Backends and devices", device),
+    ("Devices", device),
+    ("Groups of devices", group),
+    ("Backends", backend),
     ("Values", types),
     ("Capabilities", capabilities),
     ("Errors", errors),

@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
-from singularity_core.hal import (
-    Availability,
-    Backend,
-    Device,
-    DeviceProperties,
-    Group,
-    HalError,
-    Unavailable,
-)
-from singularity_core.hal.driver_abi import DriverDevice
-from singularity_core.hal.driver_calls import DriverLibrary
-from singularity_core.hal.driver_groups import DriverGroup
-from singularity_core.hal.driver_properties import device_count, read_properties
+from singularity_core.hal import Availability, Unavailable
+from singularity_core.hal.driver_backend import DriverBackend
 
 from .locate import LIBRARY_VARIABLE, find
 
@@ -30,12 +17,7 @@ _INSTALL = (
 )
 
 
-@functools.cache
-def _load(path: Path) -> DriverLibrary:
-    return DriverLibrary(path)
-
-
-class CudaBackend(Backend):
+class CudaBackend(DriverBackend):
     """The devices that the vendor's driver shows to this process (CUDA_VISIBLE_DEVICES applies)."""
 
     @property
@@ -46,37 +28,14 @@ class CudaBackend(Backend):
     def summary(self) -> str:
         return "NVIDIA devices through the system's driver"
 
-    def availability(self) -> Availability:
-        try:
-            if device_count(self._library()) == 0:
-                return Availability.no(
-                    "The NVIDIA driver reports no device.",
-                    "Check `nvidia-smi`, and that CUDA_VISIBLE_DEVICES does not hide the devices.",
-                )
-        except HalError as error:
-            return Availability.no(error.cause, error.remedy)
-        return Availability.yes()
-
-    def device_count(self) -> int:
-        try:
-            return device_count(self._library())
-        except HalError:
-            return 0
-
-    def properties(self, ordinal: int) -> DeviceProperties:
-        return read_properties(self._library(), ordinal)
-
-    def open_device(self, ordinal: int) -> Device:
-        return DriverDevice(self.name, self._library(), ordinal)
+    def no_devices(self) -> Availability:
+        return Availability.no(
+            "The NVIDIA driver reports no device.",
+            "Check `nvidia-smi`, and that CUDA_VISIBLE_DEVICES does not hide the devices.",
+        )
 
     def driver_library(self) -> Path:
         found = find(os.environ)
         if found is None:
             raise Unavailable(_MISSING, remedy=_INSTALL)
         return found.absolute()
-
-    def open_group(self, devices: Sequence[Device]) -> Group:
-        return DriverGroup(devices)
-
-    def _library(self) -> DriverLibrary:
-        return _load(self.driver_library())

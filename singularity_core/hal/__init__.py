@@ -5,8 +5,9 @@ A backend imports this package and nothing else of the core.
 
 from __future__ import annotations
 
+from .backend import Backend
 from .capabilities import Capability
-from .device import Backend, Device, Group
+from .device import Device
 from .errors import (
     DeviceLost,
     ExecutionFailed,
@@ -21,6 +22,7 @@ from .errors import (
     Unsupported,
     error_from_code,
 )
+from .group import Group
 from .hookspecs import BackendRegistration, hookimpl
 from .types import (
     DEFAULT_STREAM,

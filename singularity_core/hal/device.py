@@ -1,8 +1,9 @@
 """The contract between the core and a device: what a backend author writes, and all that the core calls.
 
-Reading guide.  `Backend` is what a plugin registers: it can be asked about its devices without touching them,
-and opens them.  `Device` is one opened device.  Abstract methods are the part that every device has; the
-others belong to a capability (`Capability`), and the versions here raise `Unsupported`.
+Reading guide.  `Backend` (backend.py) is what a plugin registers: it can be asked about its devices without
+touching them, and opens them.  `Device` is one opened device, and `Group` (group.py) is several.  Abstract
+methods are the part that every device has; the others belong to a capability (`Capability`), and the versions
+here raise `Unsupported`.
 `docs/backend-authors.md` builds a complete backend step by step; `singularity_core.testing` holds the tests
 that it must pass.
 
@@ -22,21 +23,18 @@ Rules that hold for every method:
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from .capabilities import Capability
-from .errors import InvalidArgument, Unavailable, Unsupported
+from .errors import InvalidArgument, Unsupported
 from .types import (
     DEFAULT_STREAM,
     Arena,
-    Availability,
     DeviceImage,
     DeviceProperties,
     DeviceRange,
-    Diagnosis,
     DType,
     EventHandle,
     GateHandle,
@@ -390,118 +388,3 @@ class Device(abc.ABC):
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-class Group(abc.ABC):
-    """Collective operations between devices of one process (``collectives``).  Member i is rank i.
-
-    Each method takes one address per rank, waits for earlier work of all members, and returns when the result
-    is in place on all of them.  Reductions follow the tree of `Device.reduce_tree` over ranks when the
-    devices have ``deterministic_reduce``.  Bad arguments (length, alignment, ranges) raise `InvalidArgument`
-    before anything happens; after an error of a device the content of all results is undefined."""
-
-    @property
-    @abc.abstractmethod
-    def devices(self) -> tuple[Device, ...]:
-        """The members, by rank.  A device may be there more than once: ranks that share it."""
-
-    @abc.abstractmethod
-    def all_reduce(
-        self,
-        dtype: DType,
-        op: ReduceOp,
-        sources: Sequence[int],
-        results: Sequence[int],
-        count: int,
-        *,
-        premultiply: float = 1.0,
-    ) -> None:
-        """results[r][i] = reduction over all ranks s of sources[s][i], the same bits on every rank r.
-
-        A result may be its rank's source."""
-
-    @abc.abstractmethod
-    def reduce_scatter(
-        self, dtype: DType, op: ReduceOp, sources: Sequence[int], results: Sequence[int], count: int
-    ) -> None:
-        """Each source holds one block of `count` elements per rank; rank r receives the reduction of all
-        blocks r."""
-
-    @abc.abstractmethod
-    def broadcast(self, root: int, buffers: Sequence[int], size: int) -> None:
-        """The `size` bytes of the buffer of rank `root` are copied to the buffers of all others."""
-
-    @abc.abstractmethod
-    def all_gather(self, sources: Sequence[int], results: Sequence[int], size: int) -> None:
-        """Each result holds one block of `size` bytes per rank, and block s becomes the content of
-        sources[s]."""
-
-
-class Backend(abc.ABC):
-    """A kind of device, as a plugin registers it.  Making one must not touch the device or import what may be
-    absent."""
-
-    @property
-    @abc.abstractmethod
-    def name(self) -> str:
-        """The name users type after ``--backend``: lower case letters, digits and dashes."""
-
-    @property
-    @abc.abstractmethod
-    def summary(self) -> str:
-        """One line for ``singularity-ctl backends``."""
-
-    @abc.abstractmethod
-    def availability(self) -> Availability:
-        """Whether devices can be opened here; with the reason and the remedy when not.  Never raises."""
-
-    @abc.abstractmethod
-    def device_count(self) -> int:
-        """How many devices can be opened; 0 when the backend is not available.  Never raises."""
-
-    @abc.abstractmethod
-    def properties(self, ordinal: int) -> DeviceProperties:
-        """Properties of a device that need not be open.  `InvalidArgument` for an ordinal that does not
-        exist, `Unavailable` when the backend is not available."""
-
-    @abc.abstractmethod
-    def open_device(self, ordinal: int) -> Device:
-        """Opens a device for this process.  Errors as in `properties`, and `OutOfMemory`.
-
-        Opening the same ordinal again gives another `Device` object.  Whether each of them can have an arena
-        is the device's affair: if not, the second `open_arena` raises `InvalidState`."""
-
-    def driver_library(self) -> Path | None:
-        """The library with the CUDA driver ABI that the proxy's dispatch calls; None when the backend has
-        another API.
-
-        `Unavailable` when it should be there and is not."""
-        return None
-
-    def rank_library_directory(self) -> Path | None:
-        """The directory that ``--no-proxy`` puts first in LD_LIBRARY_PATH, so that a rank loads the driver
-        library itself; None when the system finds it unaided."""
-        return None
-
-    def proxy_environment(self) -> Mapping[str, str]:
-        """Environment variables that a proxy of this backend needs beyond its parent's."""
-        return {}
-
-    def diagnose(self) -> Sequence[Diagnosis]:
-        """What devices of this backend need here beyond `availability`, for ``singularity-ctl doctor``.
-
-        May run helper programs for some seconds, and ends them.  Never raises."""
-        return ()
-
-    def open_group(self, devices: Sequence[Device]) -> Group:
-        """Collective operations between opened devices of this backend, by rank.  `Unsupported` by
-        default."""
-        raise Unsupported(
-            f"Backend {self.name!r} does not have the capability {Capability.COLLECTIVES.value!r}."
-        )
-
-    def require_available(self) -> None:
-        """Raises `Unavailable`, with the reason and the remedy, unless the backend is available."""
-        found = self.availability()
-        if not found.available:
-            raise Unavailable(f"Backend {self.name!r} is not available: {found.reason}", remedy=found.remedy)

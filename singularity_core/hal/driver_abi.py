@@ -4,10 +4,9 @@ The vendor's driver and the in-memory device differ only in where the arena come
 What the driver API lacks, the digest and the reductions, are kernels that travel with this package as PTX
 (kernels/), so both run the same code, on the device.
 
-Each `DriverDevice` has a context of its own, which it makes current around every call and takes back after
-it: the caller's thread never sees it, and a sticky error ends this device object and no other.  `quiesce`
-covers this context and, where the library has a native table, the whole device; a proxy that makes contexts
-through the vendor's driver synchronises those itself.
+Each `DriverDevice` has a context of its own (driver_context.py), so a sticky error ends this device object
+and no other.  `quiesce` covers this context and, where the library has a native table, the whole device; a
+proxy that makes contexts through the vendor's driver synchronises those itself.
 """
 
 from __future__ import annotations
@@ -16,17 +15,19 @@ import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .buffers import read_view, write_view
 from .capabilities import Capability
 from .device import Device
-from .driver_calls import NOT_READY, DriverLibrary
+from .driver_calls import DriverLibrary
+from .driver_context import DriverContext
 from .driver_gates import DriverGates
 from .driver_kernels import DriverKernels, Reduction
 from .driver_memory import DriverMemory, MappedMemory, TableMemory
+from .driver_order import DriverOrder
 from .driver_properties import read_attribute, read_properties
-from .errors import HalError, InvalidArgument, InvalidHandle, InvalidState, Unsupported
+from .errors import HalError, InvalidArgument, InvalidState, Unsupported
 from .native_table import build_table
 from .ranges import check_accumulate, check_aligned_range, disjoint
 from .types import (
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _REGISTERED_POINTER = 91  # CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM
-_TIMING_OFF = 2
 
 _COMMON = frozenset(
     {
@@ -64,27 +64,19 @@ class DriverDevice(Device):
         self._backend_name = backend_name
         self._properties = read_properties(library, ordinal)
         self._library, self._ffi = library, library.ffi
-        self._lock = threading.RLock()  # guards the tables below; taken before _users_changed
-        self._users_changed = threading.Condition()
-        self._users = 0
-        self._closing = False
+        self._lock = threading.RLock()  # for the arena and the table of registered memory
         self._arena: Arena | None = None
-        self._streams: set[int] = set()
-        self._events: dict[int, bool] = {}  # handle: has timing
         self._registered: dict[int, int] = {}
         self._gates: DriverGates | None = None
-        device, context = self._ffi.new("int *"), self._ffi.new("void **")
-        library.call("cuDeviceGet", device, ordinal)
-        library.call("cuCtxCreate_v2", context, 0, device[0])
-        library.call("cuCtxPopCurrent_v2", self._ffi.new("void **"))
-        self._context: Any = context[0]
+        self._context = DriverContext(library, ordinal)
+        self._order = DriverOrder(library)
         try:
-            self._prepare(ordinal, int(device[0]))
+            self._prepare(ordinal)
         except BaseException:
-            library.ask("cuCtxDestroy_v2", self._context)
+            self._context.destroy()
             raise
 
-    def _prepare(self, ordinal: int, device: int) -> None:
+    def _prepare(self, ordinal: int) -> None:
         found = set(_COMMON)
         self._memory: DriverMemory
         self._table = self._find_table(ordinal)
@@ -99,13 +91,13 @@ class DriverDevice(Device):
                 self._gates = DriverGates(self._library, self._table)
         else:
             self._memory = MappedMemory(self._library, ordinal)
-            if read_attribute(self._library, device, _REGISTERED_POINTER):
+            if read_attribute(self._library, self._context.device, _REGISTERED_POINTER):
                 found.add(Capability.HOST_REGISTER)
         if not self._library.has("cuMemcpyPeerAsync"):
             found -= {Capability.PEER_COPY, Capability.COLLECTIVES, Capability.DETERMINISTIC_REDUCE}
         self._capabilities = frozenset(found)
         self._kernels = DriverKernels(self._library, self._properties.multiprocessors)
-        with self._pushed():
+        with self._context.pushed():
             self._kernels.prepare()
 
     def _find_table(self, ordinal: int) -> TableMemory | None:
@@ -115,29 +107,6 @@ class DriverDevice(Device):
             return TableMemory(self._library, ordinal)
         except Unsupported:
             return None
-
-    @contextlib.contextmanager
-    def _current(self) -> Iterator[None]:
-        """Makes the context current for the calls inside; `close` waits until nobody is inside."""
-        with self._users_changed:
-            if self._closing:
-                raise InvalidState("The device is closed.", remedy="Open it again with Backend.open_device.")
-            self._users += 1
-        try:
-            with self._pushed():
-                yield
-        finally:
-            with self._users_changed:
-                self._users -= 1
-                self._users_changed.notify_all()
-
-    @contextlib.contextmanager
-    def _pushed(self) -> Iterator[None]:
-        self._library.call("cuCtxPushCurrent_v2", self._context)
-        try:
-            yield
-        finally:
-            self._library.ask("cuCtxPopCurrent_v2", self._ffi.new("void **"))
 
     # ---- what it is -----------------------------------------------------------------------------
 
@@ -157,24 +126,22 @@ class DriverDevice(Device):
     def context(self) -> int:
         """The CUcontext, for backends and tests that launch kernels of their own; `InvalidState` when
         closed."""
-        with self._current():
-            return int(self._ffi.cast("uintptr_t", self._context))
+        with self._context.current():
+            return int(self._ffi.cast("uintptr_t", self._context.handle))
 
     def memory_info(self) -> MemoryInfo:
         free, total = self._ffi.new("size_t *"), self._ffi.new("size_t *")
-        with self._current():
+        with self._context.current():
             self._library.call("cuMemGetInfo_v2", free, total)
         return MemoryInfo(int(free[0]), int(total[0]))
 
     def close(self) -> None:
-        with self._users_changed:
-            if self._closing:
-                return
-            self._closing = True
-            if self._gates is not None:
-                self._gates.close()  # or who waits for a stream would wait for ever
-            self._users_changed.wait_for(lambda: self._users == 0)
-        with contextlib.suppress(HalError), self._pushed():
+        if not self._context.begin_close():
+            return
+        if self._gates is not None:
+            self._gates.close()  # or who waits for a stream would wait for ever
+        self._context.await_users()
+        with contextlib.suppress(HalError), self._context.pushed():
             self._library.ask("cuCtxSynchronize")
             self._kernels.close()
         # Neither needs a healthy context: a sticky error must not keep host memory or the arena.
@@ -184,17 +151,17 @@ class DriverDevice(Device):
         if self._arena is not None:
             with contextlib.suppress(HalError):
                 self._memory.close_arena(self._arena)
-        self._library.ask("cuCtxDestroy_v2", self._context)
+        self._context.destroy()
         self._arena = None
 
     # ---- arena ----------------------------------------------------------------------------------
 
     def arena_limit(self) -> int:
-        with self._current():
+        with self._context.current():
             return 0 if self._arena is not None else self._memory.arena_limit()
 
     def open_arena(self, address: int, size: int) -> Arena:
-        with self._lock, self._current():
+        with self._lock, self._context.current():
             if self._arena is not None:
                 raise InvalidState(
                     f"An arena of {self._arena.size} bytes is open already.", remedy="Close it first."
@@ -205,7 +172,7 @@ class DriverDevice(Device):
             return self._arena
 
     def close_arena(self) -> None:
-        with self._lock, self._current():
+        with self._lock, self._context.current():
             arena = self.require_arena()
             self._library.call("cuCtxSynchronize")
             self._memory.close_arena(arena)
@@ -226,7 +193,7 @@ class DriverDevice(Device):
     def _mark(self, name: str, address: int, size: int) -> None:
         if Capability.RANGE_TRACKING not in self._capabilities or self._table is None:
             raise self.lacks(Capability.RANGE_TRACKING)
-        with self._current():
+        with self._context.current():
             check_aligned_range(self.require_arena(), address, size)
             self._table.ask(name, address, size)
 
@@ -235,7 +202,7 @@ class DriverDevice(Device):
             raise self.lacks(Capability.HOST_REGISTER)
         if address <= 0 or size <= 0 or address % 4096 or size % 4096:
             raise InvalidArgument(f"[{address:#x}, +{size}) is no range of whole host pages.")
-        with self._lock, self._current():
+        with self._lock, self._context.current():
             for known, length in self._registered.items():
                 if address < known + length and known < address + size:
                     raise InvalidArgument(f"Host memory at {known:#x} is registered already.")
@@ -252,7 +219,7 @@ class DriverDevice(Device):
     def unregister_host(self, address: int) -> None:
         if Capability.HOST_REGISTER not in self._capabilities:
             raise self.lacks(Capability.HOST_REGISTER)
-        with self._lock, self._current():
+        with self._lock, self._context.current():
             if address not in self._registered:
                 raise InvalidArgument(f"Host memory at {address:#x} is not registered.")
             self._library.call("cuCtxSynchronize")
@@ -275,15 +242,10 @@ class DriverDevice(Device):
             f"[{address:#x}, {address + size:#x}) is not inside the arena [{arena.base:#x}, {arena.end:#x})."
         )
 
-    def _stream(self, stream: StreamHandle) -> Any:
-        if stream != DEFAULT_STREAM and stream not in self._streams:
-            raise InvalidHandle(f"There is no stream {stream:#x} on this device.")
-        return self._ffi.cast("void *", int(stream))
-
     def copy_to_device(self, dst: int, src: Buffer, stream: StreamHandle = DEFAULT_STREAM) -> None:
         view = read_view(src)
-        with self._current():
-            queue = self._stream(stream)
+        with self._context.current():
+            queue = self._order.stream(stream)
             self.check_range(dst, len(view))
             if len(view):
                 self._library.call("cuMemcpyHtoDAsync_v2", dst, self._ffi.from_buffer(view), len(view), queue)
@@ -291,8 +253,8 @@ class DriverDevice(Device):
 
     def copy_to_host(self, dst: Buffer, src: int, stream: StreamHandle = DEFAULT_STREAM) -> None:
         view = write_view(dst)
-        with self._current():
-            queue = self._stream(stream)
+        with self._context.current():
+            queue = self._order.stream(stream)
             self.check_range(src, len(view))
             if len(view):
                 into = self._ffi.from_buffer(view, require_writable=True)
@@ -300,8 +262,8 @@ class DriverDevice(Device):
             self._library.call("cuStreamSynchronize", queue)
 
     def copy_on_device(self, dst: int, src: int, size: int, stream: StreamHandle = DEFAULT_STREAM) -> None:
-        with self._current():
-            queue = self._stream(stream)
+        with self._context.current():
+            queue = self._order.stream(stream)
             self.check_range(dst, size)
             self.check_range(src, size)
             if not disjoint(dst, src, size):
@@ -315,8 +277,8 @@ class DriverDevice(Device):
         names = {1: "cuMemsetD8Async", 2: "cuMemsetD16Async", 4: "cuMemsetD32Async"}
         if width not in names or dst % width:
             raise InvalidArgument(f"Width {width} is not 1, 2 or 4, or {dst:#x} is not aligned to it.")
-        with self._current():
-            queue = self._stream(stream)
+        with self._context.current():
+            queue = self._order.stream(stream)
             self.check_range(dst, count * width)
             if count:
                 self._library.call(names[width], dst, value & ((1 << 8 * width) - 1), count, queue)
@@ -331,18 +293,18 @@ class DriverDevice(Device):
                 f"The peer is a device of backend {peer.backend_name!r}.",
                 remedy="Copy through the host between devices of different backends.",
             )
-        with peer._current():
+        with peer._context.current():
             peer.check_range(src, size)
-            source = peer._context
-        with self._current():
-            queue = self._stream(stream)
+            source = peer._context.handle
+        with self._context.current():
+            queue = self._order.stream(stream)
             self.check_range(dst, size)
             if size:
-                self._library.call("cuMemcpyPeerAsync", dst, self._context, src, source, size, queue)
+                self._library.call("cuMemcpyPeerAsync", dst, self._context.handle, src, source, size, queue)
                 self._library.call("cuStreamSynchronize", queue)
 
     def digest(self, address: int, size: int) -> bytes:
-        with self._current():
+        with self._context.current():
             self.check_range(address, size)
             if address % 8:
                 raise InvalidArgument(
@@ -357,7 +319,7 @@ class DriverDevice(Device):
 
     def digest_by_kernel(self, address: int, size: int) -> bytes:
         """As `digest`, always by the PTX kernel: the way of devices without a native table."""
-        with self._current():
+        with self._context.current():
             self.check_range(address, size)
             return self._kernels.digest(address, size)
 
@@ -373,8 +335,8 @@ class DriverDevice(Device):
         divisor: int | None = None,
         stream: StreamHandle = DEFAULT_STREAM,
     ) -> None:
-        with self._current():
-            queue = self._stream(stream)
+        with self._context.current():
+            queue = self._order.stream(stream)
             check_accumulate(dtype, op, (dst, *sources), count, premultiply)
             for address in (dst, *sources):
                 self.check_range(address, count * dtype.size)
@@ -397,19 +359,19 @@ class DriverDevice(Device):
     @contextlib.contextmanager
     def scratch(self) -> Iterator[tuple[int, int]]:
         """Address and size of device memory outside the arena, for the caller alone while inside."""
-        with self._current(), self._kernels.scratch_lock:
+        with self._context.current(), self._kernels.scratch_lock:
             yield self._kernels.scratch, self._kernels.scratch_size
 
     def raw_copy(self, dst: int, peer: DriverDevice, src: int, size: int) -> None:
         """Copies from `peer`, which may be this device."""
         if size == 0:
             return
-        with peer._current(), self._current():
+        with peer._context.current(), self._context.current():
             null = self._ffi.NULL
             if peer is self:
                 self._library.call("cuMemcpyDtoDAsync_v2", dst, src, size, null)
             else:
-                contexts = (self._context, peer._context)
+                contexts = (self._context.handle, peer._context.handle)
                 self._library.call("cuMemcpyPeerAsync", dst, contexts[0], src, contexts[1], size, null)
                 self._library.call(
                     "cuStreamSynchronize", null
@@ -417,91 +379,55 @@ class DriverDevice(Device):
 
     def raw_reduce(self, how: Reduction, dst: int, leaves: int, stride: int, count: int) -> None:
         """Reduces leaves at equal distances, and waits, so that peers may read the result."""
-        with self._current():
+        with self._context.current():
             self._kernels.reduce_strided(how, dst, leaves, stride, count, self._ffi.NULL)
             self._library.call("cuStreamSynchronize", self._ffi.NULL)
 
     # ---- order ----------------------------------------------------------------------------------
 
     def create_stream(self, priority: int = 0) -> StreamHandle:
-        out = self._ffi.new("void **")
-        with self._current():
-            self._library.call("cuStreamCreateWithPriority", out, 0, priority)
-            handle = int(self._ffi.cast("uintptr_t", out[0]))
-            self._streams.add(handle)
-        return StreamHandle(handle)
+        with self._context.current():
+            return self._order.create_stream(priority)
 
     def destroy_stream(self, stream: StreamHandle) -> None:
-        with self._lock, self._current():
-            if stream == DEFAULT_STREAM:
-                raise InvalidHandle("The default stream cannot be destroyed.")
-            queue = self._stream(stream)
-            self._streams.discard(stream)
-            self._library.call("cuStreamDestroy_v2", queue)
+        with self._context.current():
+            self._order.destroy_stream(stream)
 
     def synchronize_stream(self, stream: StreamHandle = DEFAULT_STREAM) -> None:
-        with self._current():
-            self._library.call("cuStreamSynchronize", self._stream(stream))
+        with self._context.current():
+            self._library.call("cuStreamSynchronize", self._order.stream(stream))
 
     def query_stream(self, stream: StreamHandle = DEFAULT_STREAM) -> bool:
-        with self._current():
-            return self._done("cuStreamQuery", self._stream(stream))
-
-    def _done(self, name: str, handle: Any) -> bool:
-        code = self._library.ask(name, handle)
-        if code not in (0, NOT_READY):
-            raise self._library.error(code, name)
-        return code == 0
-
-    def _event(self, event: EventHandle) -> Any:
-        if event not in self._events:
-            raise InvalidHandle(f"There is no event {event:#x} on this device.")
-        return self._ffi.cast("void *", int(event))
+        with self._context.current():
+            return self._order.done("cuStreamQuery", self._order.stream(stream))
 
     def create_event(self, *, timing: bool = False) -> EventHandle:
-        out = self._ffi.new("void **")
-        with self._current():
-            self._library.call("cuEventCreate", out, 0 if timing else _TIMING_OFF)
-            handle = int(self._ffi.cast("uintptr_t", out[0]))
-            self._events[handle] = timing
-        return EventHandle(handle)
+        with self._context.current():
+            return self._order.create_event(timing=timing)
 
     def destroy_event(self, event: EventHandle) -> None:
-        with self._lock, self._current():
-            mark = self._event(event)
-            del self._events[event]
-            self._library.call("cuEventDestroy_v2", mark)
+        with self._context.current():
+            self._order.destroy_event(event)
 
     def record_event(self, event: EventHandle, stream: StreamHandle = DEFAULT_STREAM) -> None:
-        with self._current():
-            self._library.call("cuEventRecord", self._event(event), self._stream(stream))
+        with self._context.current():
+            self._library.call("cuEventRecord", self._order.event(event), self._order.stream(stream))
 
     def wait_event(self, stream: StreamHandle, event: EventHandle) -> None:
-        with self._current():
-            self._library.call("cuStreamWaitEvent", self._stream(stream), self._event(event), 0)
+        with self._context.current():
+            self._library.call("cuStreamWaitEvent", self._order.stream(stream), self._order.event(event), 0)
 
     def query_event(self, event: EventHandle) -> bool:
-        with self._current():
-            return self._done("cuEventQuery", self._event(event))
+        with self._context.current():
+            return self._order.done("cuEventQuery", self._order.event(event))
 
     def synchronize_event(self, event: EventHandle) -> None:
-        with self._current():
-            self._library.call("cuEventSynchronize", self._event(event))
+        with self._context.current():
+            self._library.call("cuEventSynchronize", self._order.event(event))
 
     def elapsed(self, start: EventHandle, end: EventHandle) -> float:
-        milliseconds = self._ffi.new("float *")
-        with self._current():
-            first, last = self._event(start), self._event(end)
-            if not (self._events[start] and self._events[end]):
-                raise InvalidHandle(
-                    "An event without timing cannot measure.", remedy="Create it with timing=True."
-                )
-            code = self._library.ask("cuEventElapsedTime", milliseconds, first, last)
-            if code == NOT_READY:
-                raise InvalidState("An event is not done yet.", remedy="Call synchronize_event first.")
-            if code:
-                raise self._library.error(code, "cuEventElapsedTime")
-        return float(milliseconds[0]) / 1000.0
+        with self._context.current():
+            return self._order.elapsed(start, end)
 
     def _gate_keeper(self) -> DriverGates:
         if self._gates is None:
@@ -509,36 +435,36 @@ class DriverDevice(Device):
         return self._gates
 
     def make_gate(self) -> GateHandle:
-        with self._current():
+        with self._context.current():
             return self._gate_keeper().make()
 
     def wait_gate(self, stream: StreamHandle, gate: GateHandle) -> None:
         gates = self._gate_keeper()
-        with self._current():
-            gates.wait(self._stream(stream), gate)
+        with self._context.current():
+            gates.wait(self._order.stream(stream), gate)
 
     def open_gate(self, gate: GateHandle) -> None:
         gates = self._gate_keeper()
-        with self._current():
+        with self._context.current():
             gates.open(gate)
 
     def drop_gate(self, gate: GateHandle) -> None:
         gates = self._gate_keeper()
-        with self._current():
+        with self._context.current():
             gates.drop(gate)
 
     def settle(self, timeout: float) -> bool:
         if self._table is None or Capability.SETTLE not in self._capabilities:
             raise self.lacks(Capability.SETTLE)
-        with self._current():
+        with self._context.current():
             return self._table.settle(timeout)
 
     def quiesce(self) -> None:
-        with self._current():
+        with self._context.current():
             self._library.call("cuCtxSynchronize")
             if self._table is not None:
                 self._table.ask("quiesce")
 
     def native_table(self) -> int:
-        with self._current():
+        with self._context.current():
             return self._table.address if self._table is not None else build_table(self)

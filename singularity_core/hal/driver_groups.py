@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .device import Device, Group
+from .device import Device
 from .driver_abi import DriverDevice
 from .driver_kernels import Reduction
 from .errors import InvalidArgument
+from .group import Group
 from .ranges import check_accumulate
 from .types import DType, ReduceOp
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pluggy
 
-from .device import Backend
+from .backend import Backend
 
 PROJECT = "singularity"
 """The one name: of the plugin manager, its markers, the hooks' prefix, and the entry-point group's first

@@ -25,7 +25,7 @@ from types import ModuleType
 import pluggy
 
 from . import hookspecs
-from .device import Backend
+from .backend import Backend
 from .errors import HalError, InvalidArgument, Unavailable
 from .hookspecs import ENTRY_POINT_GROUP, PROJECT, BackendRegistration
 from .types import Availability, State

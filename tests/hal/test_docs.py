@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from singularity_core.hal import Capability, HalError, device, errors, hookspecs
-from singularity_core.hal.device import Backend, Device, Group
+from singularity_core.hal import Backend, Capability, Device, Group, HalError, errors, hookspecs
 
 from .conftest import DOCUMENT, ROOT, RunSuite
 
@@ -85,7 +84,7 @@ def test_mentioned_methods_exist() -> None:
     """Methods that the capability table names are methods of the contract."""
     table = DOCUMENT.read_text().split("## Capabilities")[1].split("## Errors")[0]
     for name in re.findall(r"`([a-z_]+)(?:\(\w+=True\))?`", table):
-        known = any(hasattr(kind, name) for kind in (Device, Backend, device.Group))
+        known = any(hasattr(kind, name) for kind in (Device, Backend, Group))
         assert known or name in {c.value for c in Capability} or name in ("sg_hal_table",), name
 
 

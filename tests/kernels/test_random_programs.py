@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import itertools
 import json
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from .operations import KINDS
+from .random_programs import Program, programs
 
 HERE = Path(__file__).parent
 GCC = [
@@ -34,17 +34,6 @@ GCC = [
 ]
 
 
-def _generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("random_programs", HERE / "random_programs.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-random_programs = _generator()
 DTYPES = {"u": np.uint32, "w": np.uint64, "f": np.float32, "d": np.float64}
 SPECIALS: dict[str, list[float]] = {
     "u": [0, 1, 2, 31, 32, 33, 255, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF],
@@ -84,7 +73,7 @@ SPECIALS: dict[str, list[float]] = {
 def make_inputs(seed: int, threads: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
     inputs = {}
-    for letter, (_, _, count) in random_programs.KINDS.items():
+    for letter, (_, _, count) in KINDS.items():
         shape = (threads, count)
         if letter in "uw":
             drawn = rng.integers(0, 2**32 if letter == "u" else 2**64 - 1, shape, dtype=np.uint64)
@@ -199,8 +188,8 @@ BUDGET = settings(
 
 @pytest.mark.timeout(600)
 @BUDGET
-@given(program=random_programs.programs(), seed=st.integers(0, 2**32 - 1))
-def test_random_ptx_means_what_gcc_makes_of_it(worker: Worker, program: Any, seed: int) -> None:
+@given(program=programs(), seed=st.integers(0, 2**32 - 1))
+def test_random_ptx_means_what_gcc_makes_of_it(worker: Worker, program: Program, seed: int) -> None:
     """Straight-line and branching PTX gives gcc's results bit for bit, whatever NaN it gives for NaN."""
     inputs, text = make_inputs(seed, program.guard), program.ptx()
     assert_same(worker.device("ptx", text, inputs, 50), worker.oracle(program.c(), inputs), text)
@@ -209,10 +198,10 @@ def test_random_ptx_means_what_gcc_makes_of_it(worker: Worker, program: Any, see
 @pytest.mark.timeout(600)
 @BUDGET
 @given(
-    program=random_programs.programs().filter(lambda program: program.is_cuda()),
+    program=programs().filter(lambda program: program.is_cuda()),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_random_cuda_means_what_gcc_makes_of_it(worker: Worker, program: Any, seed: int) -> None:
+def test_random_cuda_means_what_gcc_makes_of_it(worker: Worker, program: Program, seed: int) -> None:
     """The same, through NVRTC's optimiser, which emits other PTX than we would write."""
     inputs, text = make_inputs(seed, program.guard), program.cuda()
     assert_same(worker.device("cuda", text, inputs, 64), worker.oracle(program.c(), inputs), text)

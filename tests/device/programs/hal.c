@@ -121,3 +121,31 @@ CASE(quiesce_waits_for_everything, "quiesce returns when no stream of any contex
     OK(cuMemcpyDtoH_v2(&got, p, 4));
     CHECK(got == 300);
 }
+
+CASE(copies_are_of_live_memory, "copy_to_host and copy_to_device need live arena memory, and a bad host address is an error")
+{
+    const struct sg_hal_table *t = table();
+    CUdeviceptr memory;
+    static char host[8192], back[8192];
+    uint64_t base;
+    OK(cuMemAlloc_v2(&memory, 512));
+    for (unsigned i = 0; i < sizeof host; i++)
+        host[i] = (char)(i * 7 + 1);
+    CHECK(t->arena_open(t->state, 0, 1 << 20, &base) == 0);
+    CHECK(t->copy_to_device(t->state, base + 512, host, 512) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(t->range_live(t->state, base + 512, sizeof host) == 0);
+    CHECK(t->copy_to_device(t->state, base + 512, host, sizeof host) == 0);
+    CHECK(t->copy_to_device(t->state, base + 512, host, sizeof host + 1) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(t->copy_to_host(t->state, back, base + 512, sizeof host) == 0);
+    CHECK(memcmp(host, back, sizeof host) == 0);
+    CHECK(t->copy_to_host(t->state, back + 1, base + 513, 3) == 0 && back[1] == host[1]);
+    CHECK(t->copy_to_host(t->state, back, base, 512) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(t->copy_to_host(t->state, back, memory, 4) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(t->copy_to_host(t->state, back, UINT64_MAX - 3, 16) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(t->copy_to_host(t->state, NULL, base + 512, 0) == 0);
+    CHECK(t->copy_to_host(t->state, NULL, base + 512, 4) == CUDA_ERROR_INVALID_VALUE);
+    void *hole = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(t->copy_to_host(t->state, hole, base + 512, 64) == CUDA_ERROR_ILLEGAL_ADDRESS);
+    CHECK(t->copy_to_device(t->state, base + 512, hole, 64) == CUDA_ERROR_ILLEGAL_ADDRESS);
+    OK(cuCtxSynchronize());
+}
