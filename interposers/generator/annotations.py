@@ -31,6 +31,7 @@ _KEYS = {
     "touches",
     "waits",
     "early",
+    "launches",
     "context",
     "hook",
     "serve",
@@ -73,6 +74,7 @@ class Call:
     blocks: bool = False
     touches: bool = False
     waits: bool = False
+    launches: bool = False
     context: bool = True
     hook: bool = False
     serve: bool = False
@@ -104,6 +106,7 @@ class InternalOp:
     touches: bool
     waits: bool
     early: bool
+    launches: bool
     context: bool
     note: str
 
@@ -153,6 +156,7 @@ def read_annotations(path: Path, header: Header) -> Annotations:
             touches=bool(o.get("touches")),
             waits=bool(o.get("waits")),
             early=bool(o.get("early")),
+            launches=bool(o.get("launches")),
             context=bool(o.get("context", True)),
             note=str(o.get("note", "")),
         )
@@ -240,6 +244,7 @@ def _call(function: Function, entry: dict[str, Any]) -> Call:
         rules=rules,
         blocks=bool(entry.get("blocks")),
         touches=bool(entry.get("touches")),
+        launches=bool(entry.get("launches")),
         waits=bool(entry.get("waits")),
         context=bool(entry.get("context", True)),
         hook=bool(entry.get("hook")) or mode == "local" or bool(op) or (sends and hand_made),

@@ -343,7 +343,6 @@ SG_HANDLER(launch)
     size_t bytes = w.param_bytes;
     void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, (void *)(uintptr_t)(request->payload + sizeof w), CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
                      CU_LAUNCH_PARAM_END};
-    sg_count(session, SG_COUNT_LAUNCHES, 1);
     if (w.attribute_bytes)
         return (int32_t)launch_with_attributes(driver, &w, request, function, stream, extra);
     return (int32_t)driver->cuLaunchKernel(function, w.grid[0], w.grid[1], w.grid[2], w.block[0], w.block[1], w.block[2], w.shared, stream, NULL, extra);

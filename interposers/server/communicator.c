@@ -267,6 +267,7 @@ static int32_t submit(sg_session *session, struct sg_submission *s)
     int32_t error = hal->gate_make(hal->state, &s->gate);
     if (error)
         return error;
+    sg_party_launched(sg_session_party(session), sg_counted(session, SG_COUNT_LAUNCHES));
     s->group = sg_group_new(sg_session_party(session), s->issues, s->count, s->gate);
     int result = s->group ? issue(session, s->group, said) : -SG_FAIL_SYSTEM;
     if (result < 0) {

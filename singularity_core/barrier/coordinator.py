@@ -58,6 +58,7 @@ class BoardCut:
         self._state = CutState.OPEN
         self._at_rest = False  # all ranks have caught up, and the proxies were told to stop
         self._begun = False  # the first consistent look was had
+        self._align_ns = 0  # how long ends of mini-batches may be waited for; 0 once they are known
 
     def close(self) -> None:
         """Forgets the board.  What is held stays held: release first."""
@@ -66,8 +67,8 @@ class BoardCut:
 
     def begin(self, timeout: float) -> None:
         """Asks all ranks to stop (see `Cut`)."""
-        del timeout  # the caller watches it
         self._number += 1
+        self._align_ns = int(timeout / 2 * 1e9)
         self._state, self._at_rest, self._begun = CutState.ACQUIRING, False, False
 
     def release(self) -> None:
@@ -88,6 +89,13 @@ class BoardCut:
             self._state = CutState.OPEN
         return self._progress()
 
+    def clocks(self) -> dict[int, set[int]]:
+        """Per rank: how many operations it has issued on each communicator or pair; as last looked at."""
+        cut, found = self._lib.sg_survey_cut(self._survey), dict[int, set[int]]()
+        for member in cut.members[0 : cut.member_count]:
+            found.setdefault(member.rank, set()).add(member.clock)
+        return found
+
     def look(self) -> bool:
         """Only looks at all clocks, as a cut does at each `poll`.  False: they moved at every try."""
         return bool(self._lib.sg_survey_look(self._survey) == 0)
@@ -95,7 +103,8 @@ class BoardCut:
     # ---- steps ---------------------------------------------------------------------------------------
 
     def _catch_up(self) -> None:
-        """One look; the first sets the targets, later ones raise them."""
+        """One look: the first sets the targets, the second raises them to where mini-batches end, later ones
+        follow what the ranks do."""
         error = self._lib.sg_survey_look(self._survey)
         if error == -errno.EAGAIN:
             return
@@ -108,6 +117,12 @@ class BoardCut:
             self._lib.sg_survey_number(self._survey, self._number)
             self._begun = True
             return
+        if self._align_ns:  # now that nobody passes the first targets unseen
+            found = self._lib.sg_survey_align(self._survey)
+            if found:
+                wait = min(max(found, int(self._patience * 1e9)), self._align_ns)
+                self._lib.sg_cut_align(cut, wait, now)
+            self._align_ns = 0
         reached = self._lib.sg_cut_update(cut, now) == self._lib.SG_CUT_REACHED
         self._lib.sg_survey_publish(self._survey)
         if reached:

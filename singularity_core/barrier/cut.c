@@ -29,14 +29,25 @@ static uint64_t sum_of(const struct sg_cut *cut) {
     return sum;
 }
 
-void sg_cut_begin(struct sg_cut *cut, uint64_t patience_ns, uint64_t now) {
+static void start_from_clocks(struct sg_cut *cut, uint64_t now) {
     for (uint32_t i = 0; i < cut->channel_count; i++) cut->channels[i].target = 0;
     follow_clocks(cut);
-    for (uint32_t i = 0; i < cut->channel_count; i++) raise_to(&cut->channels[i], cut->channels[i].aligned);
+    cut->moved_at = now;
+    cut->align_until = 0;
+}
+
+void sg_cut_begin(struct sg_cut *cut, uint64_t patience_ns, uint64_t now) {
+    start_from_clocks(cut, now);
     cut->raises = 0;
     cut->patience_ns = patience_ns;
-    cut->moved_at = now;
     cut->sum = sum_of(cut);
+}
+
+void sg_cut_align(struct sg_cut *cut, uint64_t align_ns, uint64_t now) {
+    int raised = 0;
+    follow_clocks(cut);
+    for (uint32_t i = 0; i < cut->channel_count && align_ns != 0; i++) raised |= raise_to(&cut->channels[i], cut->channels[i].aligned);
+    if (raised) cut->align_until = now + align_ns;
 }
 
 /* 1: some rank is behind. */
@@ -63,6 +74,12 @@ static int let_go_on(struct sg_cut *cut) {
 int sg_cut_update(struct sg_cut *cut, uint64_t now) {
     follow_clocks(cut);
     if (!find_behind(cut)) return SG_CUT_REACHED;
+    if (cut->align_until != 0 && now >= cut->align_until) {
+        start_from_clocks(cut, now);
+        cut->sum = sum_of(cut);
+        find_behind(cut);
+        return SG_CUT_GOING; /* also when nobody is behind: ranks may pass these targets until they are published */
+    }
     uint64_t sum = sum_of(cut);
     if (sum != cut->sum) {
         cut->sum = sum;

@@ -29,8 +29,7 @@ int sg_cut_may_issue(const struct sg_cut_standing *standings, uint32_t count);
 
 /* ---- the coordinator's view ---------------------------------------------------------------------------------- */
 struct sg_cut_member { uint32_t channel, rank; uint64_t clock; uint32_t wants, reserved; /* of a rank that is held */ };
-/* `aligned`: a clock at which a mini-batch ends, as far as is known (0: unknown).  The first target is raised to it, because
- * activations are dead there, so that an image is small. */
+/* `aligned`: where the mini-batch of the first target ends, as far as is known (tempo.h; 0: unknown). */
 struct sg_cut_channel { uint64_t target, aligned; };
 enum { SG_CUT_HELD = 1,      /* stands before an operation that it may not issue */
        SG_CUT_JOINING = 2 }; /* waits for other ranks to join a communicator: not at a cut, and cannot go on alone */
@@ -41,12 +40,17 @@ struct sg_cut {
     struct sg_cut_rank *ranks;
     uint32_t member_count, channel_count, rank_count;
     uint32_t raises;          /* how often held ranks were let go on */
+    uint64_t align_until;     /* 0: targets are not aligned (any more) */
     uint64_t patience_ns;     /* without any movement for so long, they are; doubles with each raise */
     uint64_t moved_at, sum;   /* when something last moved; of what was seen then */
 };
 enum { SG_CUT_GOING = 0, SG_CUT_REACHED = 1 };
 /* Sets the first targets from the members' clocks. */
 void sg_cut_begin(struct sg_cut *cut, uint64_t patience_ns, uint64_t now);
+/* Once after the first targets are known to all ranks: raises them to where mini-batches end, because activations are
+ * dead there, so that an image is small.  A job may leave its rhythm (an evaluation, the end of training), so after
+ * `align_ns` targets go back to what was issued by then.  That is as good a beginning as the first one. */
+void sg_cut_align(struct sg_cut *cut, uint64_t align_ns, uint64_t now);
 /* After `clock`, `wants` and `flags` were brought up to date from one consistent look at all ranks: raises targets, and
  * says whether the cut is reached.  Once reached it stays so. */
 int sg_cut_update(struct sg_cut *cut, uint64_t now);

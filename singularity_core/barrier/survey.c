@@ -11,10 +11,15 @@
 
 #include "../proxy/server.h"
 #include "../transport/wait.h"
+#include "tempo.h"
 
 enum { TRIES = 50 };
 
-struct place { uint64_t *target, seen; }; /* of a channel on the board, and what was last read or written there */
+struct place {          /* of a channel on the board */
+    uint64_t *target, seen; /* and what was last read or written there */
+    const struct sg_roster_map *map; /* a communicator's own channel; else NULL */
+    uint64_t weight;        /* see weigh */
+};
 
 struct sg_survey {
     char *directory;
@@ -87,7 +92,7 @@ static void add_member(struct sg_survey *s, uint32_t rank, uint64_t clock, uint3
     s->cut.members[s->cut.member_count++] = (struct sg_cut_member){s->cut.channel_count - 1, rank, clock, wants, 0};
 }
 
-static void add_channel(struct sg_survey *s, uint64_t *target) {
+static void add_channel(struct sg_survey *s, uint64_t *target, const struct sg_roster_map *map) {
     uint32_t room = s->channel_room;
     struct sg_cut_channel *channels = grow(s->cut.channels, &room, s->cut.channel_count + 1, sizeof *channels);
     if (channels != NULL) s->cut.channels = channels;
@@ -100,7 +105,7 @@ static void add_channel(struct sg_survey *s, uint64_t *target) {
     uint64_t seen = sg_load(target);
     /* One that has come meanwhile has no target yet: its members' clocks will be it. */
     s->cut.channels[s->cut.channel_count] = (struct sg_cut_channel){seen == SG_NO_TARGET ? 0 : seen, 0};
-    s->places[s->cut.channel_count++] = (struct place){target, seen};
+    s->places[s->cut.channel_count++] = (struct place){target, seen, map, 0};
 }
 
 static int takes_part(const struct sg_roster_member *member) {
@@ -117,7 +122,7 @@ static void read_pair(struct sg_survey *s, const struct sg_roster_map *map, uint
     uint64_t sent = sg_load(&pair->send_clock), received = sg_load(&pair->receive_clock);
     uint32_t would_send = sg_load(&pair->send_wants), would_receive = sg_load(&pair->receive_wants);
     if ((sent | received | would_send | would_receive) == 0 || !takes_part(sender) || !takes_part(receiver)) return;
-    add_channel(s, &pair->target);
+    add_channel(s, &pair->target, NULL);
     if (s->error == 0) add_member(s, sender->global_rank, sent, wants_of(s, sender->global_rank, &pair->send_wants));
     if (s->error == 0) add_member(s, receiver->global_rank, received, wants_of(s, receiver->global_rank, &pair->receive_wants));
 }
@@ -138,7 +143,7 @@ static void each_pair(struct sg_survey *s, const struct sg_roster_map *map, pair
 }
 
 static void read_roster(struct sg_survey *s, const struct sg_roster_map *map) {
-    add_channel(s, &map->roster->target);
+    add_channel(s, &map->roster->target, map);
     for (uint32_t i = 0; i < map->roster->ranks && s->error == 0; i++) {
         const struct sg_roster_member *member = &map->members[i];
         if (takes_part(member))
@@ -188,6 +193,50 @@ int sg_survey_look(struct sg_survey *s) {
         before = calm ? print : before + 1;
     }
     return s->error != 0 ? s->error : -EAGAIN;
+}
+
+/* ---- where mini-batches end --------------------------------------------------------------------------------------- */
+/* How much the communicator looks like the data-parallel one of its ranks; 0: its members do not agree on a rhythm.  Ranks
+ * that share a device are replicas of each other (placement, and section 5.4 of the paper); else the longest stretch of
+ * launches tells. */
+static uint64_t weigh(const struct sg_roster_map *map) {
+    const struct sg_roster_member *first = &map->members[0];
+    uint32_t period = sg_load(&first->period), end = sg_load(&first->end), work = sg_load(&first->work);
+    uint64_t shared = 0, proxies = 0;
+    for (uint32_t i = 0; i < map->roster->ranks; i++) {
+        const struct sg_roster_member *member = &map->members[i];
+        if (period == 0 || !takes_part(member) || sg_load(&member->period) != period || sg_load(&member->end) != end) return 0;
+        uint64_t proxy = 1ull << sg_load(&member->proxy) % SG_EXCHANGE_PROXIES;
+        shared |= (proxies & proxy) != 0;
+        proxies |= proxy;
+        if (sg_load(&member->work) < work) work = sg_load(&member->work);
+    }
+    return shared << 33 | (uint64_t)work << 1 | 1;
+}
+
+uint64_t sg_survey_align(struct sg_survey *s) {
+    struct sg_cut *cut = &s->cut;
+    uint64_t *best = calloc(SG_BOARD_RANKS, sizeof *best), longest = 0; /* of each rank's communicators */
+    for (uint32_t i = 0; i < cut->channel_count; i++) {
+        const struct sg_roster_map *map = s->places[i].map;
+        s->places[i].weight = map == NULL || map->roster->ranks < 2 ? 0 : weigh(map);
+        cut->channels[i].aligned = 0;
+    }
+    for (uint32_t i = 0; best != NULL && i < cut->member_count; i++) {
+        uint64_t weight = s->places[cut->members[i].channel].weight, *most = &best[cut->members[i].rank];
+        if (weight > *most) *most = weight;
+    }
+    for (uint32_t i = 0; best != NULL && i < cut->member_count; i++) {
+        const struct sg_cut_member *at = &cut->members[i];
+        const struct place *place = &s->places[at->channel];
+        if (place->weight == 0 || place->weight != best[at->rank]) continue;
+        const struct sg_roster_member *member = &place->map->members[0];
+        uint64_t ns = sg_load(&member->period_ns), target = cut->channels[at->channel].target;
+        cut->channels[at->channel].aligned = sg_tempo_next(target, sg_load(&member->period), sg_load(&member->end));
+        if (ns > longest) longest = ns;
+    }
+    free(best);
+    return 2 * longest;
 }
 
 /* ---- telling the proxies ----------------------------------------------------------------------------------------- */

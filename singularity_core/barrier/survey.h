@@ -12,6 +12,9 @@ struct sg_survey *sg_survey_open(const char *directory, uint32_t proxy_count, ch
 void sg_survey_close(struct sg_survey *survey);
 /* Looks at all ranks and communicators at once: 0; -EAGAIN: something moved at every try (look again later); -errno. */
 int sg_survey_look(struct sg_survey *survey);
+/* Finds where the mini-batches of the targets end on the communicators that were seen, and sets `aligned` of the cut.
+ * Returns how long (ns) that is worth waiting for; 0: nothing was found. */
+uint64_t sg_survey_align(struct sg_survey *survey);
 /* What the last look saw, as cut.h wants it.  Ranks are global ranks; valid until the next look. */
 struct sg_cut *sg_survey_cut(struct sg_survey *survey);
 /* Writes the cut's targets to the board, and wakes who is held. */

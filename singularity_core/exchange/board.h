@@ -16,7 +16,7 @@
 
 #define SG_BOARD_MAGIC 0x4452414f42474c41ull  /* "ALGBOARD" */
 #define SG_ROSTER_MAGIC 0x5245545352474c41ull /* "ALGRSTER" */
-#define SG_BOARD_VERSION 1u
+#define SG_BOARD_VERSION 2u
 #define SG_EXCHANGE_PROXIES 64u
 #define SG_BOARD_RANKS 1024u
 #define SG_BOARD_MISSING 8u
@@ -77,6 +77,8 @@ struct sg_roster_member {
     uint64_t arrived;                          /* collectives whose inputs are final */
     uint64_t splits;                           /* calls of split */
     int32_t split[2][2];                       /* colour and key of the last two */
+    uint32_t period, end, work, reserved;      /* its beat (barrier/tempo.h) */
+    uint64_t period_ns;
     struct sg_described ring[SG_MEMBER_RING];  /* of collective n at n % SG_MEMBER_RING */
 };
 /* What a proxy has offered to the others of this communicator, in order. */

@@ -84,6 +84,8 @@ struct sg_issue {
 };
 sg_group *sg_group_new(sg_party *party, const struct sg_issue *issues, uint32_t count, uint64_t gate); /* NULL: no memory */
 void sg_group_free(sg_group *group); /* one that was not issued */
+/* By whom groups are issued: how many launches the rank has made so far. */
+void sg_party_launched(sg_party *party, uint64_t launches);
 /* Gives the operations their numbers.  1: issued; 0: held by the cut, which the board shows; else -(enum sg_failure). */
 int sg_group_issue(sg_group *group, char said[SG_SAID]);
 void sg_group_await(sg_group *group); /* held: sleeps until the cut may have changed, or for 50 ms */

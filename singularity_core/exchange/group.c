@@ -32,6 +32,8 @@ static void sort_ops(sg_group *group, const struct sg_issue *issues) {
     }
 }
 
+void sg_party_launched(sg_party *party, uint64_t launches) { party->launches = launches; }
+
 sg_group *sg_group_new(sg_party *party, const struct sg_issue *issues, uint32_t count, uint64_t gate) {
     sg_group *group = calloc(1, sizeof *group);
     if (group == NULL) return NULL;
@@ -78,6 +80,19 @@ static void want(sg_group *group, int wanted) {
     }
 }
 
+static void note_tempo(sg_member *member, const struct sg_described *what) {
+    uint64_t launches = member->party->launches;
+    uint32_t mark = (uint32_t)(what->count ^ what->count >> 32) * 31 + (what->kind << 16 | what->dtype << 8 | what->reduction) + what->root * 131;
+    sg_tempo_note(&member->tempo, mark, (uint32_t)(launches - member->launches), sg_now_ns());
+    member->launches = launches;
+    struct sg_tempo_beat beat = sg_tempo_beat(&member->tempo);
+    struct sg_roster_member *shown = &member->communicator->map.members[member->rank];
+    sg_store(&shown->end, beat.end);
+    sg_store(&shown->work, beat.work);
+    sg_store(&shown->period_ns, beat.ns);
+    sg_store(&shown->period, beat.period);
+}
+
 static void tick(sg_group *group) {
     for (uint32_t i = 0; i < group->count; i++) {
         struct sg_op *op = &group->ops[i];
@@ -87,6 +102,7 @@ static void tick(sg_group *group) {
             struct sg_roster_pair *pair = pair_of(op, &sends);
             sg_add(sends ? &pair->send_clock : &pair->receive_clock, 1);
         } else {
+            note_tempo(member, &op->issue.what);
             sg_store(&member->communicator->map.members[member->rank].clock, ++member->clock);
         }
     }

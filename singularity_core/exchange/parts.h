@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 
+#include "../barrier/tempo.h"
 #include "engine.h"
 #include "reduce.h"
 #include "transport.h"
@@ -67,7 +68,9 @@ struct sg_member {
     struct sg_communicator *communicator; /* NULL: it has left; changed by the engine's thread under engine->lock */
     uint32_t rank, ranks;
     sg_member *next_of_party;       /* engine->lock */
-    uint64_t clock;                 /* engine->lock: collectives issued */
+    uint64_t clock;                 /* engine->lock: collectives issued, */
+    uint64_t launches;              /* the party's, at the last of them, */
+    struct sg_tempo tempo;          /* and how they repeat themselves */
     uint8_t *used;                  /* engine->lock: by peer, 1: it was sent to, 2: received from */
     pthread_mutex_t splitting;
     uint64_t splits;
@@ -89,6 +92,7 @@ struct sg_party {
     sg_member *members;
     struct sg_group *groups;
     int quit, held, joining;
+    uint64_t launches;              /* by the rank so far */
     uint32_t state; /* as on the board */
     struct sg_board_rank *status;
     int misses;

@@ -31,7 +31,8 @@ typedef int32_t (*sg_handler)(sg_session *session, const struct sg_request *requ
 enum { SG_OP_BLOCKS = 1, SG_OP_NO_CONTEXT = 2 /* does not need the thread's context made current */,
        SG_OP_TOUCHES = 4 /* needs residency (splicing/residency.h); those that block enter and leave themselves */,
        SG_OP_WAITS = 8   /* blocks until device work is done */,
-       SG_OP_EARLY = 16  /* may run again, and before what is ahead of it in the ring; for when a session is held */ };
+       SG_OP_EARLY = 16  /* may run again, and before what is ahead of it in the ring; for when a session is held */,
+       SG_OP_LAUNCHES = 32 /* starts a kernel or a graph: counted */ };
 struct sg_op { const char *name; sg_handler handler; uint32_t flags; };
 extern const struct sg_op sg_ops[];     /* generated; index = message op */
 extern const uint32_t sg_op_count;
@@ -100,6 +101,7 @@ enum sg_counter { SG_COUNT_MESSAGES, SG_COUNT_LAUNCHES, SG_COUNT_BYTES_IN, SG_CO
                   SG_COUNT_DEVICE_NS, SG_COUNT_SWITCHES, SG_COUNT_SWAPPED, SG_COUNT_LIVE_BYTES, SG_COUNT_LOG_ENTRIES,
                   SG_COUNT_REJECTED };
 void sg_count(sg_session *s, enum sg_counter what, uint64_t by);
+uint64_t sg_counted(sg_session *s, enum sg_counter what);
 
 /* ---- life of a server (called from Python through cffi; run() holds no GIL) ----------------------- */
 #define SG_STOP_FDS 4

@@ -33,6 +33,10 @@ void sg_count(sg_session *s, enum sg_counter what, uint64_t by) {
     __atomic_store_n(&s->page->counters[what], now, __ATOMIC_RELAXED);
 }
 
+uint64_t sg_counted(sg_session *s, enum sg_counter what) {
+    return atomic_load_explicit(&s->counters[what], memory_order_relaxed);
+}
+
 void sg_made(uint64_t handle) {
     struct sg_worker *w = sg_current_worker;
     if (w == NULL) return;

@@ -172,6 +172,7 @@ static int serve(struct sg_worker *w) {
     }
     uint32_t flags = sg_ops[request.op].flags;
     if (s->last_op != NULL) __atomic_store_n(s->last_op, request.op, __ATOMIC_RELAXED);
+    if (flags & SG_OP_LAUNCHES) sg_count(s, SG_COUNT_LAUNCHES, 1);
     if (flags & SG_OP_WAITS) atomic_fetch_add(&s->turn.waiting, 1); /* known before the lead is given up */
     /* Only a call that its thread waits for may be overtaken; others keep the ring's order. */
     int lent = (flags & SG_OP_BLOCKS) && replies && lend_lead(s, message->flags & SG_MESSAGE_ALONE);

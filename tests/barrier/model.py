@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from singularity_core._native import ffi, lib
@@ -43,12 +43,16 @@ class State:
     targets: tuple[int, ...] | None = None
     """Per channel, once the cut was asked for."""
     reached: bool = False
+    aligned: bool | None = None
+    """Targets lie where mini-batches end, and may yet go back.  None: not yet looked for."""
 
 
 @dataclass(frozen=True)
 class World:
     programs: tuple[Program, ...]
     members: dict[str, tuple[int, ...]]
+    periods: dict[str, int] = field(default_factory=dict)
+    """Per channel: how many operations are thought to make a mini-batch."""
 
     def channels(self) -> list[str]:
         return sorted(self.members)
@@ -83,7 +87,7 @@ class World:
             )
         return True
 
-    def moves(self, state: State) -> Iterator[State]:
+    def moves(self, state: State, patient: bool) -> Iterator[State]:
         """All that can happen next, but for the passing of time."""
         for rank in range(len(self.programs)):
             if self.enabled(state, rank):
@@ -93,9 +97,12 @@ class World:
             yield self.coordinate(state, begin=True, patient=True)
         else:
             yield self.coordinate(state, begin=False, patient=True)
+            if state.aligned and not patient:
+                yield self.coordinate(state, begin=False, patient=True, late=True)
 
-    def coordinate(self, state: State, *, begin: bool, patient: bool) -> State:
-        """One look of the coordinator.  Not `patient`: nothing has moved for as long as it takes."""
+    def coordinate(self, state: State, *, begin: bool, patient: bool, late: bool = False) -> State:
+        """One look of the coordinator.  Not `patient`: nothing has moved for as long as it takes.  `late`: it
+        no longer waits for the ends of mini-batches."""
         names = self.channels()
         pairs = [(c, r) for c in names for r in self.members[c]]
         members = ffi.new("struct sg_cut_member[]", len(pairs))
@@ -115,19 +122,28 @@ class World:
         cut.member_count, cut.channel_count, cut.rank_count = len(pairs), len(names), len(self.programs)
         if begin:
             lib.sg_cut_begin(cut, 1, 0)
-        else:
-            for i, target in enumerate(state.targets or ()):
-                channels[i].target = target
-            cut.patience_ns = 1
-            lib.sg_cut_update(cut, 0)  # brings `sum` up to date, as after a movement
-        reached = lib.sg_cut_update(cut, 0 if patient else 10) == lib.SG_CUT_REACHED
+            return replace(state, targets=tuple(int(c.target) for c in channels[0 : len(names)]))
+        for i, target in enumerate(state.targets or ()):
+            channels[i].target = target
+        cut.patience_ns = 1
+        cut.align_until = 100 if state.aligned else 0
+        if state.aligned is None:
+            for i, channel in enumerate(names):
+                if channel in self.periods:
+                    channels[i].aligned = lib.sg_tempo_next(channels[i].target, self.periods[channel], 0)
+            lib.sg_cut_align(cut, 100, 0)
+        lib.sg_cut_update(cut, 0)  # brings `sum` up to date, as after a movement
+        now = 100 if late else 0 if patient else 10
+        reached = lib.sg_cut_update(cut, now) == lib.SG_CUT_REACHED
         targets = tuple(int(channels[i].target) for i in range(len(names)))
-        return replace(state, targets=targets, reached=reached)
+        return replace(state, targets=targets, reached=reached, aligned=bool(cut.align_until))
 
 
-def explore(world: World, check: Callable[[State], None]) -> tuple[int, set[tuple[int, ...]]]:
+def explore(
+    world: World, check: Callable[[State], None], *, patient: bool = False
+) -> tuple[int, set[tuple[int, ...]]]:
     """Visits every state; `check`s each that is reached.  Returns how many states there are, and where cuts
-    were found.
+    were found.  `patient`: ends of mini-batches are waited for as long as it takes.
 
     AssertionError where nothing can happen any more although a cut was asked for and not reached."""
     first = State((0,) * len(world.programs))
@@ -137,7 +153,7 @@ def explore(world: World, check: Callable[[State], None]) -> tuple[int, set[tupl
         if state.reached:
             check(state)
             cuts.add(state.at)
-        following = [s for s in world.moves(state) if s != state]
+        following = [s for s in world.moves(state, patient) if s != state]
         if not following and state.targets is not None and not state.reached:
             following = [world.coordinate(state, begin=False, patient=False)]
             assert following[0] != state, f"stuck: {state}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -86,10 +87,12 @@ WORLDS = {
 }
 
 
+@pytest.mark.parametrize("period", [0, 2, 3])
 @pytest.mark.parametrize("name", WORLDS)
-def test_every_interleaving_reaches_a_consistent_cut_and_stays_there(name: str) -> None:
-    """Whenever the request comes and whoever is slow, the cut is reached, halves no operation, and holds."""
-    world = WORLDS[name]
+def test_every_interleaving_reaches_a_consistent_cut_and_stays_there(name: str, period: int) -> None:
+    """Whenever the request comes and whoever is slow, the cut is reached, halves no operation, and holds;
+    also when it shall lie at the ends of mini-batches, which may never come, until that is given up."""
+    world = replace(WORLDS[name], periods=dict.fromkeys(WORLDS[name].members, period) if period else {})
     states, cuts = explore(world, consistent(world))
     assert states > 10
     assert cuts
@@ -101,6 +104,13 @@ def test_a_rank_is_held_only_before_its_next_operation_beyond_the_cut() -> None:
     _, cuts = explore(world, consistent(world))
     places = {world.clock(State(at), 0, "w") for at in cuts}
     assert places == {0, 1, 2, 3}
+
+
+def test_a_cut_lies_where_mini_batches_end() -> None:
+    """Where nobody leaves the rhythm or waits too long, ranks stop only after whole mini-batches."""
+    steady = World((STEP * 4,) * 3, {"w": ALL3}, {"w": 2})
+    _, cuts = explore(steady, consistent(steady), patient=True)
+    assert {steady.clock(State(at), 0, "w") for at in cuts} == {0, 2, 4}
 
 
 @st.composite
@@ -121,7 +131,8 @@ def matched_worlds(draw: st.DrawFn) -> World:
             hearer = (teller + draw(st.integers(1, count - 1))) % count
             programs[teller].append(tell(str(number)))
             programs[hearer].append(hear(str(number)))
-    return World(tuple(tuple(p) for p in programs), names)
+    periods = draw(st.dictionaries(st.sampled_from(sorted(names)), st.integers(1, 4)))
+    return World(tuple(tuple(p) for p in programs), names, periods)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])

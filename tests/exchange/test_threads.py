@@ -17,7 +17,10 @@ CORE = ROOT / "singularity_core"
 def stress(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program, built of the sources that the proxy is built of."""
     out = tmp_path_factory.mktemp("stress") / "stress"
-    sources = [*sorted((CORE / "exchange").glob("*.c")), CORE / "barrier" / "cut.c"]
+    sources = [
+        *sorted((CORE / "exchange").glob("*.c")),
+        *(CORE / "barrier" / f"{name}.c" for name in ("cut", "tempo")),
+    ]
     compile_c(out, [Path(__file__).parent / "programs" / "stress.c", *sources])
     return out
 

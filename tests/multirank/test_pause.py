@@ -14,9 +14,14 @@ from typing import Any
 
 import pytest
 
+from singularity_core.barrier.coordinator import BoardCut
+from singularity_core.barrier.interface import CutState
+from singularity_core.launcher.agent_client import find_job
+
 from .jobs import finish, start_job
 
 PROGRAM = Path(__file__).parent / "programs" / "endless.py"
+RHYTHM = Path(__file__).parent / "programs" / "rhythm.py"
 INTERPRETER = Path(__file__).parent / "programs" / "interpreter.py"
 CONTROL = Path(sys.executable).parent / "singularity-ctl"
 
@@ -156,6 +161,36 @@ def test_a_pause_that_cannot_come_says_who_is_missing(devices: int, tmp_path: Pa
     assert done.returncode == 1
     assert "rank 1: " in done.stdout + done.stderr
     code, _, stderr = finish(process)
+    assert code == 0, stderr
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_ranks_stop_where_mini_batches_end(devices: int, tmp_path: Path) -> None:
+    """Once the rhythm of a job is known, ranks stop after the last all-reduce of a mini-batch."""
+    name = f"rhythm-{tmp_path.name}"
+    process = start_job(RHYTHM, str(tmp_path), ranks=2, devices=devices, options=[f"--rdzv-id={name}"])
+    wait_for(lambda: status(name)["ranks"], "the job")
+    cut = BoardCut(find_job(name).path / "exchange", devices, patience=100.0)
+    clocks: dict[int, set[int]] = {}
+    try:
+        wait_for(lambda: cut.look() and min(map(min, cut.clocks().values()), default=0) >= 12, "some steps")
+        for _ in range(6):
+            cut.begin(timeout=200.0)
+            wait_for(lambda: cut.poll().state is CutState.ACQUIRED, "the cut")
+            assert cut.look()
+            clocks = cut.clocks()
+            assert {clock % 3 for seen in clocks.values() for clock in seen} == {0}
+            cut.release()
+            wait_for(lambda: cut.poll().state is CutState.OPEN, "the job to go on")
+        cut.begin(timeout=200.0)  # so that the stop lies ahead of all ranks
+        wait_for(lambda: cut.poll().state is CutState.ACQUIRED, "the cut")
+        (tmp_path / "stop.making").write_text(str(max(map(max, cut.clocks().values())) // 3 + 9))
+        (tmp_path / "stop.making").rename(tmp_path / "stop")
+        cut.release()
+        wait_for(lambda: cut.poll().state is CutState.OPEN, "the job to go on")
+    finally:
+        cut.close()
+        code, _, stderr = finish(process)
     assert code == 0, stderr
 
 
