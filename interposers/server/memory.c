@@ -336,23 +336,31 @@ static int32_t chunk_out(void *argument, uint64_t offset, void *chunk, uint32_t 
     return copy_now(b->session, &part, chunk, b->stream);
 }
 
+/* What is no single row goes through a buffer. */
+static int32_t begin_bulk(sg_session *session, const struct sg_request *request, uint32_t flags, struct bulk *b,
+                          struct sg_wire_copy *wire, uint64_t *total)
+{
+    *b = (struct bulk){.session = session, .wire = wire};
+    int32_t error = begin_copy(session, request, wire, &b->stream, total);
+    if (error)
+        return error;
+    if (wire->flags != flags)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (wire->height == 1 && wire->depth == 1)
+        return CUDA_SUCCESS;
+    return (b->buffer = malloc(*total)) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 SG_HANDLER(copy_in)
 {
     struct sg_wire_copy wire;
-    struct bulk b = {.session = session, .wire = &wire};
+    struct bulk b;
     uint64_t total;
     (void)answer;
-    int32_t error = begin_copy(session, request, &wire, &b.stream, &total);
-    if (error)
-        return error;
-    if (wire.flags != SG_COPY_FROM_MESSAGE)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (wire.height == 1 && wire.depth == 1)
-        return sg_bulk_receive(session, total, chunk_in, &b);
-    if (!(b.buffer = malloc(total)))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    error = sg_bulk_receive(session, total, chunk_in, &b);
+    int32_t error = begin_bulk(session, request, SG_COPY_FROM_MESSAGE, &b, &wire, &total);
     if (!error)
+        error = sg_bulk_receive(session, total, chunk_in, &b);
+    if (!error && b.buffer)
         error = copy_now(session, &wire, b.buffer, b.stream);
     free(b.buffer);
     return error;
@@ -361,19 +369,12 @@ SG_HANDLER(copy_in)
 SG_HANDLER(copy_out)
 {
     struct sg_wire_copy wire;
-    struct bulk b = {.session = session, .wire = &wire};
+    struct bulk b;
     uint64_t total;
     (void)answer;
-    int32_t error = begin_copy(session, request, &wire, &b.stream, &total);
-    if (error)
-        return error;
-    if (wire.flags != SG_COPY_TO_REPLY)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (wire.height == 1 && wire.depth == 1)
-        return sg_bulk_send(session, total, chunk_out, &b);
-    if (!(b.buffer = malloc(total)))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    error = copy_now(session, &wire, b.buffer, b.stream);
+    int32_t error = begin_bulk(session, request, SG_COPY_TO_REPLY, &b, &wire, &total);
+    if (!error && b.buffer)
+        error = copy_now(session, &wire, b.buffer, b.stream);
     if (!error)
         error = sg_bulk_send(session, total, chunk_out, &b);
     free(b.buffer);

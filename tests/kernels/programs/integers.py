@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from driver import Device, case, same
@@ -63,6 +63,18 @@ def pairs(edges: list[int], bits: int) -> tuple[np.ndarray, np.ndarray]:
     return np.array([a for a, _ in grid], kind), np.array([b for _, b in grid], kind)
 
 
+def same_rows(
+    names: Iterable[str], got: np.ndarray, expected: np.ndarray, a: np.ndarray, b: np.ndarray
+) -> None:
+    """Row by row; the first difference is told with its operands."""
+    for name, row, meant in zip(names, got, expected, strict=True):
+        try:
+            same(row, meant)
+        except AssertionError as problem:
+            where = int(np.argmax(row != meant))
+            raise AssertionError(f"{name}, a={int(a[where]):#x}, b={int(b[where]):#x}: {problem}") from None
+
+
 def binary(
     device: Device, bits: int, edges: list[int], expressions: dict[str, Callable[[int, int], int]]
 ) -> None:
@@ -77,18 +89,9 @@ def binary(
     a, b = pairs(edges, bits)
     out = device.zeros((len(expressions), len(a)), a.dtype)
     module.run("f", (len(a) + 127) // 128, 128, device.put(a), device.put(b), out, len(a))
-    got = out.numpy()
-    for row, (text, meaning) in enumerate(expressions.items()):
-        expected = np.array(
-            [meaning(int(p), int(q)) & ((1 << bits) - 1) for p, q in zip(a, b, strict=True)], a.dtype
-        )
-        try:
-            same(got[row], expected)
-        except AssertionError as problem:
-            where = int(np.argmax(got[row] != expected))
-            raise AssertionError(
-                f"{text} with a={int(a[where]):#x}, b={int(b[where]):#x}: {problem}"
-            ) from None
+    mask, operands = (1 << bits) - 1, [(int(p), int(q)) for p, q in zip(a, b, strict=True)]
+    expected = [[meaning(p, q) & mask for p, q in operands] for meaning in expressions.values()]
+    same_rows(expressions, out.numpy(), np.array(expected, a.dtype), a, b)
 
 
 def truncated(p: int, q: int) -> tuple[int, int]:
@@ -321,15 +324,8 @@ def bit_fields_in_ptx(device: Device) -> None:
         ]
 
     table = [[v & 0xFFFFFFFF for v in meaning(int(p), int(q))] for p, q in zip(a, b, strict=True)]
-    got, expected = out.numpy(), np.array(table, np.uint32).T.copy()
-    for row, name in enumerate(
-        ("bfe.u32", "bfe.s32", "bfi", "bfind.u32", "bfind.s32", "lop3 CA", "lop3 96", "prmt")
-    ):
-        try:
-            same(got[row], expected[row])
-        except AssertionError as problem:
-            where = int(np.argmax(got[row] != expected[row]))
-            raise AssertionError(f"{name}, a={int(a[where]):#x}, b={int(b[where]):#x}: {problem}") from None
+    names = ("bfe.u32", "bfe.s32", "bfi", "bfind.u32", "bfind.s32", "lop3 CA", "lop3 96", "prmt")
+    same_rows(names, out.numpy(), np.array(table, np.uint32).T.copy(), a, b)
 
 
 @case
@@ -445,7 +441,6 @@ def saturation_and_carry_in_ptx(device: Device) -> None:
         ]
 
     table = [[v & 0xFFFFFFFF for v in meaning(int(p), int(q))] for p, q in zip(a, b, strict=True)]
-    got, expected = out.numpy(), np.array(table, np.uint32).T.copy()
     names = (
         "add.sat",
         "sub.sat",
@@ -460,9 +455,4 @@ def saturation_and_carry_in_ptx(device: Device) -> None:
         "abs",
         "dp4a",
     )
-    for row, name in enumerate(names):
-        try:
-            same(got[row], expected[row])
-        except AssertionError as problem:
-            where = int(np.argmax(got[row] != expected[row]))
-            raise AssertionError(f"{name}, a={int(a[where]):#x}, b={int(b[where]):#x}: {problem}") from None
+    same_rows(names, out.numpy(), np.array(table, np.uint32).T.copy(), a, b)
