@@ -60,7 +60,7 @@ def simulated(directory: Path, steps: int, step_ms: int) -> tuple[dict[str, floa
 
 def ddp_step(directory: Path, devices: int, ranks: int, steps: int) -> float:
     """Median seconds of a step of the example, after the first ten."""
-    answer = directory / f"ddp-{devices}-{ranks}.json"
+    answer = directory / f"ddp-{devices}-{ranks}"
     command = [launcher(), "--backend", "fake", f"--nproc-per-node={ranks}", f"--devices={devices}"]
     run(
         [
@@ -82,7 +82,7 @@ def ddp_step(directory: Path, devices: int, ranks: int, steps: int) -> float:
             "SINGULARITY_FAKE_DEVICES": str(max(ranks, devices)),
         },
     )
-    seconds: list[float] = json.loads(answer.read_text())["step_seconds"]
+    seconds: list[float] = json.loads((answer / "rank-0.json").read_text())["step_seconds"]
     return statistics.median(seconds[10:])
 
 

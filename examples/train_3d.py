@@ -354,6 +354,8 @@ def main() -> None:
     if arguments.batch % (max(data, 1) * arguments.microbatches):
         parser.error(f"--batch {arguments.batch} cannot be dealt to {data} replicas evenly")
     grid = Grid(arguments.tensor, data, arguments.pipeline, place.rank)
+    if arguments.json:
+        Path(arguments.json).mkdir(parents=True, exist_ok=True)  # now, not after the training
     with Context(DEV=[Target(device=f"CUDA:{place.local_rank}")]):
         Device[Device.DEFAULT]  # opens it: its context is current from here on
         result = train(grid, arguments, place)

@@ -171,6 +171,8 @@ def main() -> None:
     place = Place.from_environment()
     if arguments.batch % place.world != 0:
         parser.error(f"--batch {arguments.batch} cannot be dealt to {place.world} processes evenly")
+    if arguments.json:
+        Path(arguments.json).mkdir(parents=True, exist_ok=True)  # now, not after the training
     with Context(DEV=[Target(device=f"CUDA:{place.local_rank}")]):
         Device[Device.DEFAULT]  # opens it: its context is current from here on
         result = train(place, arguments)

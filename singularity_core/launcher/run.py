@@ -179,6 +179,7 @@ def _job_settings(
         devices=placement.devices,
         device_of_rank=placement.device_of_rank,
         swap_limit=swap_limit(options),
+        slice_wait=options["slice_wait"],
         proxied=proxied,
         run_id=run_id,
         master_addr=host or options["master_addr"],

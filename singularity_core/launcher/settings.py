@@ -46,6 +46,8 @@ class JobSettings:
     """Between a polite signal and SIGKILL."""
     swap_limit: int | None = None
     """Bytes of host memory that each proxy may use for what is swapped out; None: the proxy's default."""
+    slice_wait: float | None = None
+    """Seconds that a rank with nothing to run keeps a device that others want; None: the proxy's default."""
 
 
 def visible_devices(device_of_rank: Sequence[int], devices: int) -> list[int]:

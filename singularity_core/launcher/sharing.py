@@ -55,6 +55,9 @@ def placement_options(option: Callable[..., Callable[[Any], Any]]) -> Callable[[
                help="The device of each rank (0,0,1,1), or the ranks of each device (0,2/1,3)."),
         option("--swap-limit", metavar="BYTES",
                help="Host memory for what is swapped out, per device.  [default: the proxy's]"),
+        option("--slice-wait", type=click.FloatRange(0.0, 3600.0, min_open=True), metavar="SECONDS",
+               help="How long a rank that waits for other devices, or computes on the host, keeps a device "
+               "that others want.  Longer: fewer switches, more idle time.  [default: 0.002]"),
     ]  # fmt: skip
 
     def add(command: Any) -> Any:
@@ -100,8 +103,9 @@ def place_ranks(options: dict[str, Any], count: int | None, available: int) -> P
     """Places `count` ranks (None: one per device) on `available` devices or on as many as --devices says.
     `click.UsageError` with the reason when that cannot work."""
     given = [name for name in _OPTIONS if options[name] is not None]
-    if options["no_proxy"] and (given or options["swap_limit"] is not None):
-        name = (given or ["swap_limit"])[0].replace("_", "-")
+    tuned = [name for name in ("swap_limit", "slice_wait") if options[name] is not None]
+    if options["no_proxy"] and (given or tuned):
+        name = (given or tuned)[0].replace("_", "-")
         raise click.UsageError(f"--{name}: without proxies no device is shared; leave out --no-proxy")
     wanted = options["devices"]
     ranks = count or wanted or available

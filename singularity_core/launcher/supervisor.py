@@ -197,6 +197,8 @@ class Supervisor:
         ]
         if self._settings.swap_limit is not None:
             command += ["--swap-limit", str(self._settings.swap_limit)]
+        if self._settings.slice_wait is not None:
+            command += ["--slice-wait", str(self._settings.slice_wait)]
         errors = Relay(2, prefix=f"[proxy {device}] ", log=self._log(f"proxy-{device}", "stderr"))
         environment = proxy_environment(self._directory.job, self._backend_environment, device)
         member = self._start(

@@ -64,6 +64,8 @@ class ProxySettings:
     proxy_count: int = 1
     swap_limit: int = 0
     """Host memory for what is swapped out, in bytes; 0: the server's default."""
+    slice_wait: float = 0.0
+    """Seconds that a rank with nothing to run keeps a device that others want; 0: the server's default."""
 
 
 def parse_bytes(text: str) -> int:
@@ -95,12 +97,13 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> ProxySettings:
     option("--proxy-index", type=int, default=0, help="which of them this is, from 0")
     option("--proxy-count", type=int, default=1, help="how many share it")
     option("--swap-limit", type=parse_bytes, default=0, help="host memory for what is swapped out")
+    option("--slice-wait", type=float, default=0.0, help="seconds that an idle rank keeps a shared device")
     found = parser.parse_args(arguments)
     if not 0 <= found.proxy_index < found.proxy_count or (found.exchange is None and found.proxy_count > 1):
         parser.error("several proxies need --exchange, and --proxy-index must be below --proxy-count")
     return ProxySettings(
         found.backend, found.device, found.directory, found.arena, found.ready_fd, found.exchange,
-        found.proxy_index, found.proxy_count, found.swap_limit,
+        found.proxy_index, found.proxy_count, found.swap_limit, found.slice_wait,
     )  # fmt: skip
 
 
@@ -204,6 +207,7 @@ def _serve_device(settings: ProxySettings, library: Path, device: Device, stop: 
     options.exchange = ffi.NULL if settings.exchange is None else exchange
     options.proxy_index, options.proxy_count = settings.proxy_index, settings.proxy_count
     options.swap_limit = settings.swap_limit
+    options.slice_wait_ns = int(settings.slice_wait * 1e9)
     server = lib.sg_server_create(options, why)
     if server == ffi.NULL:
         raise ProxyError(
