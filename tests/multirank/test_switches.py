@@ -1,6 +1,6 @@
 """How often ranks that share a device are switched (paper, section 5; design.md, "Time-slicing").
 
-The slice wait is longer than any test: so only the rules about who waits for whom make a switch, not the clock.
+The slice wait is longer than any test: only the rules about who waits for whom make a switch, not the clock.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def test_a_synchronisation_costs_one_switch_less_than_ranks(ranks: int, devices:
 
 
 def test_passing_through_costs_no_switch(tmp_path: Path) -> None:
-    """Ranks on different devices that are resident all-reduce 50 times without a switch, though others of their
-    devices have work to do."""
+    """Ranks on different devices that are resident all-reduce 50 times without a switch, though others of
+    their devices have work to do."""
     switches = count_switches(tmp_path / "job", 4, 2, 50, "apart", [0, 2])
     assert switches == [0, 0, 0, 0]
