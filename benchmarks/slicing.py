@@ -9,7 +9,9 @@ Keys: simulated_overhead   {ranks per device: overhead} of a data-parallel job w
       ddp_overhead         {ranks per device: overhead} of examples/train_ddp.py, four ranks
 Simulated kernels take device time and no CPU, so that dedicated devices exist on a machine with few
 processors.  In train_ddp.py kernels really execute: there, devices share the processors, and the dedicated
-step is that of one rank alone on one device.
+step is that of one rank alone, with its part of the batch, on one device of one thread.
+
+Ranks take turns in going first, so single steps of a rank differ: as many steps as ranks make one sample.
 """
 
 from __future__ import annotations
@@ -25,12 +27,14 @@ from ranks import ROOT, compile_c, cuda_environment, launcher, read_values, repo
 
 LIVE_MIB, REDUCED_MIB = 64, 16
 SHARES = (2, 4)
+PART = 16
+"""Images per rank and step of train_ddp.py."""
 
 
 def simulated_step(
     program: Path, directory: Path, ranks: int, devices: int, steps: int, step_ms: int
 ) -> dict[str, float]:
-    """Median step in ms, and memcpy's speed, of one job."""
+    """Step in ms, and memcpy's speed, of one job."""
     directory.mkdir()
     command = [
         launcher(),
@@ -40,9 +44,20 @@ def simulated_step(
         f"--devices={devices}",
         "--no-python",
     ]
-    arguments = [str(directory), str(steps), str(step_ms), str(LIVE_MIB), str(REDUCED_MIB)]
+    # One more than counts: at the end nobody else needs the device.
+    arguments = [str(directory), str(steps + 1), str(step_ms), str(LIVE_MIB), str(REDUCED_MIB)]
     run([*command, str(program), *arguments], {"SINGULARITY_FAKE_DEVICES": str(ranks)})
-    return read_values(directory / "result")
+    values = read_values(directory / "result")
+    return {
+        "memcpy_gbps": values["memcpy_gbps"],
+        "step_ms": typical([values[str(step)] for step in range(steps)], ranks),
+    }
+
+
+def typical(steps: list[float], ranks: int) -> float:
+    """Median over rounds of as many steps as there are ranks, for one step."""
+    rounds = [sum(steps[at : at + ranks]) / ranks for at in range(0, len(steps) - ranks + 1, ranks)]
+    return statistics.median(rounds)
 
 
 def simulated(directory: Path, steps: int, step_ms: int) -> tuple[dict[str, float], dict[str, float]]:
@@ -59,7 +74,7 @@ def simulated(directory: Path, steps: int, step_ms: int) -> tuple[dict[str, floa
 
 
 def ddp_step(directory: Path, devices: int, ranks: int, steps: int) -> float:
-    """Median seconds of a step of the example, after the first ten."""
+    """Seconds of a step of the example, after the first eight; each rank has the same part of a batch."""
     answer = directory / f"ddp-{devices}-{ranks}"
     command = [launcher(), "--backend", "fake", f"--nproc-per-node={ranks}", f"--devices={devices}"]
     run(
@@ -68,6 +83,8 @@ def ddp_step(directory: Path, devices: int, ranks: int, steps: int) -> float:
             str(ROOT / "examples" / "train_ddp.py"),
             "--steps",
             str(steps),
+            "--batch",
+            str(PART * ranks),
             "--json",
             str(answer),
             "--quiet",
@@ -83,13 +100,13 @@ def ddp_step(directory: Path, devices: int, ranks: int, steps: int) -> float:
         },
     )
     seconds: list[float] = json.loads((answer / "rank-0.json").read_text())["step_seconds"]
-    return statistics.median(seconds[10:])
+    return typical(seconds[8:], ranks)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="What time-slicing costs.")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--steps", type=int, default=5, help="per simulated job")
+    parser.add_argument("--steps", type=int, default=8, help="per simulated job")
     parser.add_argument("--step-ms", type=int, default=2000, help="simulated compute of a step")
     parser.add_argument("--ddp-steps", type=int, default=40)
     arguments = parser.parse_args()

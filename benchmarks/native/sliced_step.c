@@ -1,7 +1,7 @@
 /* A data-parallel rank with simulated compute.  Usage: sliced_step DIRECTORY STEPS STEP_MS LIVE_MIB REDUCED_MIB
  * A step: STEP_MS of device time in kernels that take time and no CPU, an all-reduce of REDUCED_MIB of the LIVE_MIB that are live,
- * and a synchronisation.  Rank 0 makes the communicator's id in DIRECTORY/id, and writes the median step, in ms, and what memcpy
- * does, in GB/s, to DIRECTORY/result.  While it runs, the 8 bytes of DIRECTORY/steps.RANK say how many steps a rank has begun. */
+ * and a synchronisation.  Rank 0 makes the communicator's id in DIRECTORY/id, and writes what memcpy does, in GB/s, and
+ * the time of each step, in ms, to DIRECTORY/result.  While it runs, the 8 bytes of DIRECTORY/steps.RANK say how many steps a rank has begun. */
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -104,7 +104,8 @@ int main(int argc, char **argv) {
         snprintf(path, sizeof path, "%s/result", argv[1]);
         FILE *out = fopen(path, "w");
         if (out == NULL) return 1;
-        fprintf(out, "step_ms %.4f\nmemcpy_gbps %.4f\n", median(times, (size_t)steps) / 1e6, speed);
+        fprintf(out, "memcpy_gbps %.4f\n", speed);
+        for (int step = 0; step < steps; step++) fprintf(out, "%d %.4f\n", step, times[step] / 1e6);
         if (fclose(out) != 0) return 1;
     }
     return 0;
