@@ -44,6 +44,7 @@ struct sg_thread { /* small: it lives in the static TLS block */
     uint32_t epoch;
     uint64_t current; /* handle; 0: none */
     struct sg_thread_rest *rest;
+    uint32_t in_host; /* it calls a host function, which must not use the device: `context` stays 0 */
 };
 extern __thread struct sg_thread sg_self __attribute__((tls_model("initial-exec")));
 
@@ -114,8 +115,16 @@ struct sg_range {
 int sg_range_add(const struct sg_range *range);       /* 0, or -1: out of memory */
 int sg_range_find(uint64_t address, struct sg_range *out); /* 1: found */
 int sg_range_take(uint64_t base, enum sg_range_kind kind, struct sg_range *out); /* 1: was there, is removed */
-void sg_range_drop_owner(uint64_t owner, enum sg_range_kind kind);
+int sg_range_take_of(uint64_t owner, enum sg_range_kind kind, struct sg_range *out); /* any one of the owner's */
+void sg_range_drop_globals(uint64_t handle); /* of a module or library */
 uint64_t sg_range_next_id(void);
+CUresult sg_memory_release(const char *call, const struct sg_range *range); /* of device memory that was taken */
+void sg_pinned_release(const struct sg_range *range);                       /* of page-locked memory, likewise */
+/* pool.c: what a pool holds; `pool` as in the flags of a range of device memory: its index + 1, 0: no pool's. */
+unsigned sg_pool_current(void);
+unsigned sg_pool_find(CUmemoryPool pool);
+void sg_pool_count(unsigned pool, int64_t bytes);
+CUmemoryPool sg_pool_handle(unsigned pool);
 /* 1 when [address, address + bytes) lies in one known range. */
 int sg_range_covers(uint64_t address, uint64_t bytes);
 static inline int sg_is_pinned(uint64_t address)

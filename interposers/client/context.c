@@ -54,7 +54,7 @@ void sg_thread_refresh(void)
     struct sg_thread_rest *rest = sg_self.rest;
     sg_self.current = rest && rest->depth ? rest->stack[rest->depth - 1] : 0;
     sg_self.context = 0; /* the next call looks the handle up */
-    if (sg_self.current && sg_handle_known(SG_KIND_CONTEXT, sg_self.current)) {
+    if (sg_self.current && !sg_self.in_host && sg_handle_known(SG_KIND_CONTEXT, sg_self.current)) {
         sg_self.epoch = atomic_load(&sg_client.epoch);
         sg_self.context = SG_HANDLE_INDEX(sg_self.current);
     }
@@ -161,9 +161,23 @@ static CUresult make(int ordinal, unsigned flags, unsigned version, int is_prima
     return sg_handle_note(SG_KIND_CONTEXT, *handle, 0, context) ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
+/* Memory ends with the context it was allocated in; which that is, only the client knows. */
+static void release_memory(uint64_t handle, const char *call)
+{
+    struct sg_range range;
+    uint32_t before = sg_self.context;
+    sg_self.context = SG_HANDLE_INDEX(handle); /* what follows is said in that context */
+    while (sg_range_take_of(handle, SG_RANGE_DEVICE, &range))
+        (void)sg_memory_release(call, &range);
+    sg_self.context = before;
+}
+
 static CUresult end(uint64_t handle, const char *call)
 {
+    struct sg_range range;
     CUresult error = sg_enter_bare();
+    if (!error)
+        release_memory(handle, call);
     struct sg_wire_handle *wire = error == SG_ERROR_LOST ? NULL : sg_begin(SG_OP_context_destroy, sizeof *wire);
     if (wire) {
         wire->handle = handle;
@@ -172,7 +186,8 @@ static CUresult end(uint64_t handle, const char *call)
         error = sg_lost(call);
     }
     sg_handle_forget(SG_KIND_CONTEXT, handle);
-    sg_range_drop_owner(handle, SG_RANGE_GLOBAL);
+    while (sg_range_take_of(handle, SG_RANGE_PINNED, &range))
+        sg_pinned_release(&range);
     atomic_fetch_add(&sg_client.epoch, 1);
     return error;
 }

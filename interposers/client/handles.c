@@ -117,6 +117,7 @@ static void drop(uint32_t slot, struct entry *entry)
         child = next;
     }
     entry->child = 0;
+    sg_range_drop_globals(atomic_load_explicit(&entry->handle, memory_order_relaxed));
     atomic_store_explicit(&entry->handle, 0, memory_order_release);
     if (slot < SG_CLIENT_HANDLES) {
         entry->next_free = free_head;

@@ -136,10 +136,15 @@ CUresult sg_hand_cuMemFreeHost(void *p)
     if (!sg_range_take((uint64_t)(uintptr_t)p, SG_RANGE_PINNED, &range))
         return CUDA_ERROR_INVALID_VALUE;
     error = sg_send_cuCtxSynchronize(); /* copies that name these pages may be under way */
-    pthread_mutex_lock(&lock);
-    give(range.base - sg_client.pinned_base, aligned(range.bytes));
-    pthread_mutex_unlock(&lock);
+    sg_pinned_release(&range);
     return error;
+}
+
+void sg_pinned_release(const struct sg_range *range)
+{
+    pthread_mutex_lock(&lock);
+    give(range->base - sg_client.pinned_base, aligned(range->bytes));
+    pthread_mutex_unlock(&lock);
 }
 
 static CUresult find(const void *p, struct sg_range *range)

@@ -15,13 +15,18 @@ static size_t elf_bytes(const void *image)
     memcpy(&header, image, sizeof header);
     if (header.e_ident[EI_CLASS] != ELFCLASS64)
         return 0;
-    uint64_t end = header.e_shoff + (uint64_t)header.e_shnum * header.e_shentsize;
+    Elf64_Shdr section;
+    uint64_t sections = header.e_shnum;
+    if (!sections && header.e_shoff) { /* more than fit into 16 bits: the first section says how many */
+        memcpy(&section, (const char *)image + header.e_shoff, sizeof section);
+        sections = section.sh_size;
+    }
+    uint64_t end = header.e_shoff + sections * header.e_shentsize;
     uint64_t segments = header.e_phoff + (uint64_t)header.e_phnum * header.e_phentsize;
     if (segments > end)
         end = segments;
-    for (unsigned i = 0; i < header.e_shnum; i++) {
-        Elf64_Shdr section;
-        memcpy(&section, (const char *)image + header.e_shoff + (size_t)i * header.e_shentsize, sizeof section);
+    for (uint64_t i = 0; i < sections; i++) {
+        memcpy(&section, (const char *)image + header.e_shoff + i * header.e_shentsize, sizeof section);
         if (section.sh_type != SHT_NOBITS && section.sh_offset + section.sh_size > end)
             end = section.sh_offset + section.sh_size;
     }

@@ -217,6 +217,10 @@ CUresult sg_hand_cuOccupancyAvailableDynamicSMemPerBlock(size_t *dynamicSmemSize
         return error;
     if (!f || !dynamicSmemSize || numBlocks <= 0 || blockSize <= 0)
         return f ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
+    int fit;
+    error = sg_hand_cuOccupancyMaxActiveBlocksPerMultiprocessor(&fit, func, blockSize, 0);
+    if (error || fit < numBlocks)
+        return error ? error : CUDA_ERROR_INVALID_VALUE;
     const int32_t *device = sg_device(sg_client.ordinal)->attributes;
     int64_t room = device[CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR] / numBlocks -
                    device[CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK] - f->attributes[CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES];

@@ -4,22 +4,23 @@
 
 #define PITCH 512u
 
-static CUresult allocate(const char *call, CUdeviceptr *out, uint64_t bytes, uint64_t stream, int async)
+static CUresult allocate(const char *call, CUdeviceptr *out, uint64_t bytes, uint64_t stream, unsigned pool)
 {
     if (!out || !bytes)
         return CUDA_ERROR_INVALID_VALUE;
     struct sg_wire_memory_alloc *wire = sg_begin(SG_OP_memory_alloc, sizeof *wire);
     if (!wire)
         return sg_lost(call);
-    *wire = (struct sg_wire_memory_alloc){.bytes = bytes, .stream = stream, .async = (uint32_t)async};
+    *wire = (struct sg_wire_memory_alloc){.bytes = bytes, .stream = stream, .async = pool != 0};
     uint64_t address;
     CUresult error = sg_call(call, &address, sizeof address);
     if (error)
         return error;
     struct sg_range range = {.base = address, .bytes = bytes, .id = sg_range_next_id(), .owner = sg_self.current,
-                             .kind = SG_RANGE_DEVICE, .flags = (unsigned)async};
+                             .kind = SG_RANGE_DEVICE, .flags = pool};
     if (sg_range_add(&range))
         return CUDA_ERROR_OUT_OF_MEMORY;
+    sg_pool_count(pool, (int64_t)bytes);
     *out = address;
     return CUDA_SUCCESS;
 }
@@ -45,16 +46,36 @@ CUresult sg_hand_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t Wi
     return error;
 }
 
-CUresult sg_hand_cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
+static CUresult allocate_from(const char *call, CUdeviceptr *dptr, size_t bytesize, unsigned pool, CUstream hStream)
 {
     uint64_t stream;
     CUresult error = sg_enter();
     if (error || (error = sg_stream_wire(hStream, &stream)))
         return error;
     if (atomic_load_explicit(&sg_client.captures, memory_order_relaxed))
-        return sg_refuse(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "cuMemAllocAsync", "allocation in a captured graph is not supported",
+        return sg_refuse(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, call, "allocation in a captured graph is not supported",
                          "allocate before the capture begins");
-    return allocate("cuMemAllocAsync", dptr, bytesize, stream, 1);
+    return pool ? allocate(call, dptr, bytesize, stream, pool) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult sg_hand_cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
+{
+    return allocate_from("cuMemAllocAsync", dptr, bytesize, sg_pool_current(), hStream);
+}
+
+CUresult sg_hand_cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream)
+{
+    return allocate_from("cuMemAllocFromPoolAsync", dptr, bytesize, sg_pool_find(pool), hStream);
+}
+
+CUresult sg_memory_release(const char *call, const struct sg_range *range)
+{
+    sg_pool_count(range->flags, -(int64_t)range->bytes);
+    struct sg_wire_memory_free *wire = sg_begin(SG_OP_memory_free, sizeof *wire);
+    if (!wire)
+        return sg_lost(call);
+    *wire = (struct sg_wire_memory_free){.address = range->base};
+    return sg_call(call, NULL, 0);
 }
 
 CUresult sg_hand_cuMemFree_v2(CUdeviceptr dptr)
@@ -65,11 +86,7 @@ CUresult sg_hand_cuMemFree_v2(CUdeviceptr dptr)
     struct sg_range range;
     if (!sg_range_take(dptr, SG_RANGE_DEVICE, &range))
         return CUDA_ERROR_INVALID_VALUE;
-    struct sg_wire_memory_free *wire = sg_begin(SG_OP_memory_free, sizeof *wire);
-    if (!wire)
-        return sg_lost("cuMemFree");
-    *wire = (struct sg_wire_memory_free){.address = dptr};
-    return sg_call("cuMemFree", NULL, 0);
+    return sg_memory_release("cuMemFree", &range);
 }
 
 CUresult sg_hand_cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
@@ -81,6 +98,7 @@ CUresult sg_hand_cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
     struct sg_range range;
     if (!sg_range_take(dptr, SG_RANGE_DEVICE, &range))
         return CUDA_ERROR_INVALID_VALUE;
+    sg_pool_count(range.flags, -(int64_t)range.bytes);
     struct sg_wire_memory_free *wire = sg_begin(SG_OP_memory_free_async, sizeof *wire);
     if (!wire)
         return sg_lost("cuMemFreeAsync");
@@ -144,7 +162,7 @@ static CUresult pointer_attribute(void *data, CUpointer_attribute attribute, CUd
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: *(unsigned long long *)data = 0; return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: *(unsigned char *)data = 0; return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: *(unsigned *)data = CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE; return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: *(CUmemoryPool *)data = NULL; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: *(CUmemoryPool *)data = pinned ? NULL : sg_pool_handle(range->flags); return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: *(size_t *)data = range->bytes; return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: *(CUdeviceptr *)data = range->base; return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: *(unsigned long long *)data = range->id; return CUDA_SUCCESS;

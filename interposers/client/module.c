@@ -215,7 +215,6 @@ CUresult sg_hand_cuLibraryLoadFromFile(CUlibrary *library, const char *fileName,
 static void forget(uint32_t kind, uint64_t handle)
 {
     struct image *object = sg_handle_data(kind, handle);
-    sg_range_drop_owner(handle, SG_RANGE_GLOBAL);
     pthread_mutex_lock(&lock);
     while (object && object->functions) { /* the functions themselves stay: another thread may be launching one */
         struct named *first = object->functions;

@@ -50,7 +50,7 @@ static unsigned first_entry(const char *symbol)
 CUresult sg_hand_cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags,
                                      CUdriverProcAddressQueryResult *symbolStatus)
 {
-    if (!symbol || !pfn)
+    if (!symbol || !pfn || flags > CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
         return CUDA_ERROR_INVALID_VALUE;
     int per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
     unsigned at = first_entry(symbol);
@@ -67,9 +67,11 @@ CUresult sg_hand_cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVer
     return CUDA_SUCCESS; /* also when nothing was found: *pfn says so */
 }
 
+/* The first form, of CUDA 11, has no status: what is not found is an error. */
 CUresult sg_hand_cuGetProcAddress(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags)
 {
-    return sg_hand_cuGetProcAddress_v2(symbol, pfn, cudaVersion, flags, NULL);
+    CUresult error = sg_hand_cuGetProcAddress_v2(symbol, pfn, cudaVersion, flags, NULL);
+    return !error && !*pfn ? CUDA_ERROR_NOT_FOUND : error;
 }
 
 /* Private tables are not part of the documented interface; callers must do without (NVRTC does). */

@@ -1,12 +1,18 @@
-/* Memory pools: names for the one arena.  Attributes are kept, thresholds have no effect. */
+/* Memory pools: names for the one arena, with counts of what was allocated under them.  Memory goes back to the arena when
+ * it is freed, so a pool reserves nothing, and thresholds have no effect. */
 #include <pthread.h>
 #include "client.h"
 
 #define POOLS 64
-#define ATTRIBUTES 16
-struct pool { int live; uint64_t attributes[ATTRIBUTES]; };
+struct pool {
+    int live;
+    int reuse[3];
+    uint64_t threshold;
+    uint64_t used, high; /* guarded by `lock` */
+};
+static const struct pool fresh = {.live = 1, .reuse = {1, 1, 1}};
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct pool pools[POOLS] = {{.live = 1}}; /* 0: the device's default pool */
+static struct pool pools[POOLS] = {{.live = 1, .reuse = {1, 1, 1}}}; /* 0: the device's default pool */
 static unsigned current;
 
 static CUmemoryPool handle_of(unsigned index) { return (CUmemoryPool)(uintptr_t)SG_HANDLE(SG_KIND_POOL, 1, index + 1); }
@@ -17,6 +23,27 @@ static struct pool *find(CUmemoryPool handle)
     if (SG_HANDLE_KIND(SG_VALUE(handle)) != SG_KIND_POOL || index >= POOLS || !pools[index].live)
         return NULL;
     return &pools[index];
+}
+
+unsigned sg_pool_current(void) { return current + 1; }
+CUmemoryPool sg_pool_handle(unsigned pool) { return pool ? handle_of(pool - 1) : NULL; }
+
+unsigned sg_pool_find(CUmemoryPool pool)
+{
+    const struct pool *found = find(pool);
+    return found ? (unsigned)(found - pools) + 1 : 0;
+}
+
+void sg_pool_count(unsigned pool, int64_t bytes)
+{
+    if (!pool)
+        return;
+    struct pool *counted = &pools[pool - 1];
+    pthread_mutex_lock(&lock);
+    counted->used += (uint64_t)bytes;
+    if (counted->used > counted->high)
+        counted->high = counted->used;
+    pthread_mutex_unlock(&lock);
 }
 
 static CUresult ready(CUdevice dev)
@@ -98,9 +125,9 @@ CUresult sg_hand_cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolP
     pthread_mutex_lock(&lock);
     error = CUDA_ERROR_OUT_OF_MEMORY;
     for (unsigned i = 1; i < POOLS && error; i++) {
-        if (pools[i].live)
+        if (pools[i].live || pools[i].used) /* of a destroyed pool, memory may live on */
             continue;
-        pools[i] = (struct pool){.live = 1};
+        pools[i] = fresh;
         *pool = handle_of(i);
         error = CUDA_SUCCESS;
     }
@@ -122,30 +149,48 @@ CUresult sg_hand_cuMemPoolDestroy(CUmemoryPool pool)
 CUresult sg_hand_cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
 {
     struct pool *found = find(pool);
-    if (!found || !value || (unsigned)attr == 0 || (unsigned)attr >= ATTRIBUTES)
+    if (!found || !value)
         return CUDA_ERROR_INVALID_VALUE;
-    if ((unsigned)attr <= CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES) {
-        int flag;
-        memcpy(&flag, value, sizeof flag);
-        found->attributes[attr] = (uint64_t)flag;
-    } else {
-        memcpy(&found->attributes[attr], value, sizeof found->attributes[attr]);
+    switch (attr) {
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+        found->reuse[attr - CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES] = *(int *)value != 0;
+        return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: found->threshold = *(cuuint64_t *)value; return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: /* what is used is what is reserved */
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+        if (*(cuuint64_t *)value)
+            return CUDA_ERROR_INVALID_VALUE;
+        pthread_mutex_lock(&lock);
+        found->high = found->used;
+        pthread_mutex_unlock(&lock);
+        return CUDA_SUCCESS;
+    default: return CUDA_ERROR_INVALID_VALUE;
     }
-    return CUDA_SUCCESS;
 }
 
 CUresult sg_hand_cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
 {
     struct pool *found = find(pool);
-    if (!found || !value || (unsigned)attr == 0 || (unsigned)attr >= ATTRIBUTES)
+    if (!found || !value)
         return CUDA_ERROR_INVALID_VALUE;
-    if ((unsigned)attr <= CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES) {
-        int flag = (int)found->attributes[attr];
-        memcpy(value, &flag, sizeof flag);
-    } else {
-        memcpy(value, &found->attributes[attr], sizeof found->attributes[attr]);
+    pthread_mutex_lock(&lock);
+    uint64_t used = found->used, high = found->high;
+    pthread_mutex_unlock(&lock);
+    switch (attr) {
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+        *(int *)value = found->reuse[attr - CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES];
+        return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: *(cuuint64_t *)value = found->threshold; return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: *(cuuint64_t *)value = used; return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH: *(cuuint64_t *)value = high; return CUDA_SUCCESS;
+    default: return CUDA_ERROR_INVALID_VALUE;
     }
-    return CUDA_SUCCESS;
 }
 
 CUresult sg_hand_cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep)
@@ -171,9 +216,4 @@ CUresult sg_hand_cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool memPo
     int own = location->type == CU_MEM_LOCATION_TYPE_DEVICE && location->id == sg_client.ordinal;
     *flags = own ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
     return CUDA_SUCCESS;
-}
-
-CUresult sg_hand_cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream)
-{
-    return find(pool) ? sg_hand_cuMemAllocAsync(dptr, bytesize, hStream) : CUDA_ERROR_INVALID_VALUE;
 }

@@ -89,11 +89,28 @@ int sg_range_take(uint64_t base, enum sg_range_kind kind, struct sg_range *out)
     return found;
 }
 
-void sg_range_drop_owner(uint64_t owner, enum sg_range_kind kind)
+int sg_range_take_of(uint64_t owner, enum sg_range_kind kind, struct sg_range *out)
 {
+    int found = 0;
+    pthread_mutex_lock(&lock);
+    for (size_t i = count; i-- > 0 && !found;) {
+        if (ranges[i].kind == kind && ranges[i].owner == owner) {
+            *out = ranges[i];
+            remove_at(i);
+            found = 1;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+void sg_range_drop_globals(uint64_t handle)
+{
+    if (SG_HANDLE_KIND(handle) != SG_KIND_MODULE && SG_HANDLE_KIND(handle) != SG_KIND_LIBRARY)
+        return;
     pthread_mutex_lock(&lock);
     for (size_t i = count; i-- > 0;)
-        if (ranges[i].kind == kind && ranges[i].owner == owner)
+        if (ranges[i].kind == SG_RANGE_GLOBAL && ranges[i].owner == handle)
             remove_at(i);
     pthread_mutex_unlock(&lock);
 }

@@ -273,6 +273,8 @@ CUresult sg_enter_slow(void)
         sg_self.context = 0;
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     }
+    if (sg_self.in_host)
+        return CUDA_ERROR_NOT_PERMITTED;
     if (!sg_self.current)
         return CUDA_ERROR_INVALID_CONTEXT;
     sg_self.context = SG_HANDLE_INDEX(sg_self.current);

@@ -8,6 +8,28 @@
 #include "client.h"
 #include "copy.h"
 
+/* ---- creation: posted, so what can be wrong with it is found here --------------------------------------- */
+CUresult sg_hand_cuStreamCreate(CUstream *phStream, unsigned int Flags)
+{
+    return Flags & ~(unsigned)CU_STREAM_NON_BLOCKING ? CUDA_ERROR_INVALID_VALUE : sg_send_cuStreamCreate(phStream, Flags);
+}
+
+CUresult sg_hand_cuStreamCreateWithPriority(CUstream *phStream, unsigned int flags, int priority)
+{
+    return flags & ~(unsigned)CU_STREAM_NON_BLOCKING ? CUDA_ERROR_INVALID_VALUE
+                                                     : sg_send_cuStreamCreateWithPriority(phStream, flags, priority);
+}
+
+CUresult sg_hand_cuEventCreate(CUevent *phEvent, unsigned int Flags)
+{
+    if (Flags & ~(unsigned)(CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (Flags & CU_EVENT_INTERPROCESS)
+        return sg_declined("cuEventCreate", "events of several processes are not supported", "leave CU_EVENT_INTERPROCESS out");
+    return sg_send_cuEventCreate(phEvent, Flags);
+}
+
+/* ---- identity -------------------------------------------------------------------------------------------- */
 CUresult sg_hand_cuStreamGetId(CUstream hStream, unsigned long long *streamId)
 {
     uint64_t wire;
@@ -127,10 +149,12 @@ static void *serve_callbacks(void *unused)
         if (!sg_begin(SG_OP_callback_next, 0) ||
             sg_link_call(atomic_load(&sg_client.link), &next, sizeof next, &got) || got < sizeof next)
             return NULL;
+        sg_self.in_host = 1;
         if (next.is_callback)
             ((CUstreamCallback)(uintptr_t)next.function)((CUstream)(uintptr_t)next.stream, (CUresult)next.status, (void *)(uintptr_t)next.user);
         else
             ((CUhostFn)(uintptr_t)next.function)((void *)(uintptr_t)next.user);
+        sg_self.in_host = 0;
         struct sg_wire_callback_done *wire = sg_begin(SG_OP_callback_done, sizeof *wire);
         if (!wire)
             return NULL;

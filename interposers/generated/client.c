@@ -2586,7 +2586,7 @@ SG_EXPORT CUresult CUDAAPI cuPointerGetAttributes(unsigned int numAttributes, CU
 
 SG_EXPORT CUresult CUDAAPI cuStreamCreate(CUstream *phStream, unsigned int Flags)
 {
-    CUresult sg_result = sg_send_cuStreamCreate(phStream, Flags);
+    CUresult sg_result = sg_hand_cuStreamCreate(phStream, Flags);
     if (SG_UNLIKELY(sg_trace_on))
         sg_trace("cuStreamCreate", "phStream,Flags", "Xu", (const uint64_t[]){(uint64_t)(uintptr_t)phStream, SG_TRACE_VALUE(Flags)}, sg_result);
     return sg_result;
@@ -2594,7 +2594,7 @@ SG_EXPORT CUresult CUDAAPI cuStreamCreate(CUstream *phStream, unsigned int Flags
 
 SG_EXPORT CUresult CUDAAPI cuStreamCreateWithPriority(CUstream *phStream, unsigned int flags, int priority)
 {
-    CUresult sg_result = sg_send_cuStreamCreateWithPriority(phStream, flags, priority);
+    CUresult sg_result = sg_hand_cuStreamCreateWithPriority(phStream, flags, priority);
     if (SG_UNLIKELY(sg_trace_on))
         sg_trace("cuStreamCreateWithPriority", "phStream,flags,priority", "Xui", (const uint64_t[]){(uint64_t)(uintptr_t)phStream, SG_TRACE_VALUE(flags), SG_TRACE_VALUE(priority)}, sg_result);
     return sg_result;
@@ -2802,7 +2802,7 @@ SG_EXPORT CUresult CUDAAPI cuStreamSetAttribute_ptsz(CUstream hStream, CUstreamA
 
 SG_EXPORT CUresult CUDAAPI cuEventCreate(CUevent *phEvent, unsigned int Flags)
 {
-    CUresult sg_result = sg_send_cuEventCreate(phEvent, Flags);
+    CUresult sg_result = sg_hand_cuEventCreate(phEvent, Flags);
     if (SG_UNLIKELY(sg_trace_on))
         sg_trace("cuEventCreate", "phEvent,Flags", "Xu", (const uint64_t[]){(uint64_t)(uintptr_t)phEvent, SG_TRACE_VALUE(Flags)}, sg_result);
     return sg_result;

@@ -101,10 +101,13 @@ CUresult sg_hand_cuPointerGetAttribute(void *data, CUpointer_attribute attribute
 CUresult sg_hand_cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr);
 CUresult sg_hand_cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute *attributes, void **data, CUdeviceptr ptr);
 CUresult sg_send_cuStreamCreate(CUstream *phStream, unsigned int Flags);
+CUresult sg_hand_cuStreamCreate(CUstream *phStream, unsigned int Flags);
 CUresult sg_send_cuStreamCreateWithPriority(CUstream *phStream, unsigned int flags, int priority);
+CUresult sg_hand_cuStreamCreateWithPriority(CUstream *phStream, unsigned int flags, int priority);
 CUresult sg_hand_cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode);
 CUresult sg_send_cuStreamDestroy_v2(CUstream hStream);
 CUresult sg_send_cuEventCreate(CUevent *phEvent, unsigned int Flags);
+CUresult sg_hand_cuEventCreate(CUevent *phEvent, unsigned int Flags);
 CUresult sg_send_cuEventQuery(CUevent hEvent);
 CUresult sg_send_cuEventSynchronize(CUevent hEvent);
 CUresult sg_send_cuEventDestroy_v2(CUevent hEvent);

@@ -293,6 +293,7 @@ SG_HANDLER(copy_wait)
     struct sg_wire_copy wire;
     void *stream;
     uint64_t total;
+    sg_frees_reap(session, 0); /* memory whose free has come is no memory any more */
     int32_t error = begin_copy(session, request, &wire, &stream, &total);
     if (error)
         return error;
@@ -341,6 +342,7 @@ static int32_t begin_bulk(sg_session *session, const struct sg_request *request,
                           struct sg_wire_copy *wire, uint64_t *total)
 {
     *b = (struct bulk){.session = session, .wire = wire};
+    sg_frees_reap(session, 0);
     int32_t error = begin_copy(session, request, wire, &b->stream, total);
     if (error)
         return error;

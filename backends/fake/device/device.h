@@ -74,6 +74,7 @@ CUresult sgf_zone_alloc(struct sgf_zone *z, uint64_t bytes, uint32_t owner, uint
 CUresult sgf_zone_free(struct sgf_zone *z, uint64_t address);
 bool sgf_zone_find(struct sgf_zone *z, uint64_t address, struct sgf_extent *out);
 void sgf_zone_set_pool(struct sgf_zone *z, uint64_t address, struct CUmemPoolHandle_st *pool);
+void sgf_pool_returned(struct CUmemPoolHandle_st *pool_or_null, uint64_t bytes); /* pools.c: counts them down */
 void sgf_zone_free_owned(struct sgf_zone *z, uint32_t owner);
 void sgf_zone_info(struct sgf_zone *z, uint64_t *used, uint64_t *capacity);
 CUresult sgf_zone_charge(struct sgf_zone *z, uint64_t bytes); /* capacity used up outside the zone (arena) */

@@ -236,9 +236,11 @@ int sgf_occupancy(const struct CUfunc_st *f, uint32_t threads, size_t dynamic_sh
     uint32_t warps = (threads + SGF_WARP - 1) / SGF_WARP;
     uint32_t registers = f->kernel != NULL && f->kernel->registers != 0 ? f->kernel->registers : 32;
     size_t shared = (f->kernel != NULL ? f->kernel->shared : 0) + dynamic_shared + SGF_SHARED_RESERVED;
+    int limit;
     uint64_t blocks = SGF_BLOCKS_PER_SM, by;
-    if (threads == 0 || threads > SGF_MAX_THREADS || shared > SGF_SHARED_PER_SM)
-        return 0;
+    get_attribute(&limit, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, f);
+    if (threads == 0 || threads > (uint32_t)limit || dynamic_shared > (size_t)f->dynamic_limit || shared > SGF_SHARED_PER_SM)
+        return 0; /* no launch of that kind would be taken */
     by = SGF_THREADS_PER_SM / (warps * SGF_WARP);
     blocks = by < blocks ? by : blocks;
     by = SGF_SHARED_PER_SM / shared;
@@ -308,8 +310,10 @@ CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *dynamicSmemSize, CUfunc
     if (!sgf_valid(SGF_FUNCTION, func))
         return CUDA_ERROR_INVALID_HANDLE;
     int shared = func->kernel != NULL ? (int)func->kernel->shared : 0;
+    if (sgf_occupancy(func, (uint32_t)blockSize, 0) < numBlocks)
+        return CUDA_ERROR_INVALID_VALUE;
     int room = SGF_SHARED_PER_SM / numBlocks - SGF_SHARED_RESERVED - shared;
-    room = room > SGF_SHARED_OPTIN - shared ? SGF_SHARED_OPTIN - shared : room;
+    room = room > func->dynamic_limit ? func->dynamic_limit : room; /* cuFuncSetAttribute raises it */
     *dynamicSmemSize = room > 0 ? (size_t)room : 0;
     return CUDA_SUCCESS;
 }

@@ -4,6 +4,7 @@
  * launch call, which therefore returns what the compiler says. */
 #include "device.h"
 
+#include <elf.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -253,6 +254,13 @@ static CUresult describe(struct sgf_image *image, char reason[SGF_REASON_BYTES])
     return result;
 }
 
+static bool is_cubin(const void *data)
+{
+    Elf64_Ehdr header;
+    memcpy(&header, data, sizeof header);
+    return header.e_ident[EI_CLASS] == ELFCLASS64 && header.e_machine == EM_CUDA && header.e_shoff != 0;
+}
+
 CUresult sgf_image_load(const void *data, char reason[SGF_REASON_BYTES], struct sgf_image **out)
 {
     struct sgf_image *image = calloc(1, sizeof *image);
@@ -266,8 +274,12 @@ CUresult sgf_image_load(const void *data, char reason[SGF_REASON_BYTES], struct 
     if (sgf_fatbin_is(data)) {
         result = sgf_fatbin_ptx(data, &image->text, &image->text_bytes);
         image->binary_only = image->text == NULL;
-    } else if (memcmp(head, "\177ELF", 4) == 0) {
+    } else if (memcmp(head, ELFMAG, SELFMAG) == 0) {
         image->binary_only = true;
+        if (!is_cubin(data)) {
+            snprintf(reason, SGF_REASON_BYTES, "the image is an ELF file, but no cubin");
+            result = CUDA_ERROR_INVALID_IMAGE;
+        }
     } else if (looks_like_ptx(data)) {
         image->text_bytes = strlen(data);
         image->text = malloc(image->text_bytes + 1);

@@ -21,7 +21,7 @@ static CUresult check_limits(const struct sgf_launch_request *r, const struct CU
     uint64_t threads = (uint64_t)r->block[0] * r->block[1] * r->block[2];
     uint64_t most = (uint64_t)k->maxntid[0] * k->maxntid[1] * k->maxntid[2];
     if (most != 0 && threads > most)
-        return CUDA_ERROR_INVALID_VALUE;
+        return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
     if (k->reqntid[0] != 0 && memcmp(k->reqntid, r->block, sizeof k->reqntid) != 0)
         return CUDA_ERROR_INVALID_VALUE;
     if (k->registers * threads > SGF_REGISTERS)

@@ -48,7 +48,7 @@ static CUresult find(const char *symbol, void **pfn, int version, cuuint64_t fla
         *status = best != NULL ? CU_GET_PROC_ADDRESS_SUCCESS
                   : known      ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
                                : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-    return best != NULL || status != NULL ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+    return CUDA_SUCCESS; /* also when nothing was found: *pfn says so */
 }
 
 CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags,
@@ -57,7 +57,9 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVersion, cu
     return find(symbol, pfn, cudaVersion, flags, symbolStatus);
 }
 
+/* The first form, of CUDA 11, has no status: what is not found is an error. */
 CUresult cuGetProcAddress(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags)
 {
-    return find(symbol, pfn, cudaVersion, flags, NULL);
+    CUresult result = find(symbol, pfn, cudaVersion, flags, NULL);
+    return result == CUDA_SUCCESS && *pfn == NULL ? CUDA_ERROR_NOT_FOUND : result;
 }

@@ -233,6 +233,7 @@ static void release(struct sgf_zone *z, uint32_t page)
         sgf_say("cannot take back %llu bytes at 0x%llx (%s)", (unsigned long long)length, (unsigned long long)at,
                 strerror(errno));
     z->used -= length;
+    sgf_pool_returned(z->blocks[page].pool, z->blocks[page].bytes);
     give_block(z, page);
 }
 

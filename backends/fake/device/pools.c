@@ -117,7 +117,7 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void
     case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
         pool->threshold = *(cuuint64_t *)value;
         return CUDA_SUCCESS;
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: /* what is used is what is reserved */
     case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
         if (*(cuuint64_t *)value != 0)
             return CUDA_ERROR_INVALID_VALUE;
@@ -171,6 +171,12 @@ static void count(struct CUmemPoolHandle_st *pool, uint64_t bytes)
     uint64_t now = atomic_fetch_add(&pool->used, bytes) + bytes, high = atomic_load(&pool->used_high);
     while (now > high && !atomic_compare_exchange_weak(&pool->used_high, &high, now)) {
     }
+}
+
+void sgf_pool_returned(struct CUmemPoolHandle_st *pool, uint64_t bytes)
+{
+    if (pool != NULL && sgf_valid(SGF_POOL, pool))
+        atomic_fetch_sub(&pool->used, bytes);
 }
 
 static CUresult allocate(struct CUstream_st *stream, struct CUmemPoolHandle_st *pool, size_t bytes, CUdeviceptr *out)
@@ -232,7 +238,7 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
         return CUDA_ERROR_OUT_OF_MEMORY;
     work->u.release.address = dptr;
     work->u.release.zone = device->heap;
-    if (extent.pool != NULL && sgf_valid(SGF_POOL, extent.pool))
-        atomic_fetch_sub(&extent.pool->used, extent.bytes);
+    sgf_pool_returned(extent.pool, extent.bytes); /* now, though the memory stays until the stream is there */
+    sgf_zone_set_pool(device->heap, dptr, NULL);
     return sgf_stream_submit(stream, work, NULL);
 }

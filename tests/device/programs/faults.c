@@ -23,6 +23,53 @@ static CUresult poke(uint64_t address, unsigned bytes)
     return result;
 }
 
+/* The first fault of a process, in its only context. */
+static void fault(CUresult expected, uint64_t address)
+{
+    unsigned value = 0xdead, bytes = 4;
+    void *params[] = { &address, &value, &bytes };
+    CUdeviceptr p;
+    OK(cuLaunchKernel(function("poke"), 1, 1, 1, 32, 1, 1, 0, NULL, params, NULL));
+    IS(expected, cuCtxSynchronize());
+    IS(expected, cuMemAlloc_v2(&p, 4)); /* sticky */
+    IS(expected, cuStreamSynchronize(NULL));
+}
+
+CASE(null_is_reported, "NULL is an illegal address") { fault(CUDA_ERROR_ILLEGAL_ADDRESS, 0); }
+CASE(misalignment_is_reported, "an address that is no multiple of the size is its own error")
+{
+    CUdeviceptr p;
+    OK(cuMemAlloc_v2(&p, 4096));
+    fault(CUDA_ERROR_MISALIGNED_ADDRESS, p + 2);
+}
+
+CASE(freed_memory_is_reported, "what was freed is an illegal address")
+{
+    CUdeviceptr p;
+    OK(cuMemAlloc_v2(&p, 32u << 20));
+    OK(cuMemFree_v2(p));
+    fault(CUDA_ERROR_ILLEGAL_ADDRESS, p + (16u << 20)); /* the module's variables may lie at its start */
+}
+
+CASE(heap_of_the_process_is_reported, "memory of malloc is an illegal address, and stays as it is")
+{
+    unsigned *heap = calloc(1024, 4);
+    fault(CUDA_ERROR_ILLEGAL_ADDRESS, (uintptr_t)heap & ~15ull);
+    for (int i = 0; i < 1024; i++)
+        CHECK(heap[i] == 0);
+    free(heap);
+}
+
+CASE(code_of_the_driver_is_reported, "the library's own code is an illegal address")
+{
+    fault(CUDA_ERROR_ILLEGAL_ADDRESS, (uintptr_t)&cuInit & ~15ull);
+}
+
+CASE(the_end_of_the_address_space_is_reported, "the last bytes that there could be are an illegal address")
+{
+    fault(CUDA_ERROR_ILLEGAL_ADDRESS, 0xfffffffffffffff0ull);
+}
+
 CASE(foreign_addresses_are_reported, "NULL, freed, out of bounds, host heap, stack and code are illegal addresses")
 {
     CUdeviceptr p, freed;

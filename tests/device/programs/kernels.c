@@ -84,7 +84,7 @@ CASE(launch_limits_are_errors_of_the_call, "bad shapes, parameters and shared si
     IS(CUDA_ERROR_INVALID_VALUE, cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 49153, NULL, params, NULL));
     IS(CUDA_ERROR_INVALID_HANDLE, cuLaunchKernel((CUfunction)&p, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
     IS(CUDA_ERROR_INVALID_HANDLE, cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, (CUstream)&p, params, NULL));
-    IS(CUDA_ERROR_INVALID_VALUE, cuLaunchKernel(function("limited"), 1, 1, 1, 65, 1, 1, 0, NULL, NULL, NULL));
+    IS(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, cuLaunchKernel(function("limited"), 1, 1, 1, 65, 1, 1, 0, NULL, NULL, NULL));
     IS(CUDA_ERROR_INVALID_VALUE, cuLaunchKernel(function("required"), 1, 1, 1, 64, 1, 1, 0, NULL, NULL, NULL));
     OK(cuLaunchKernel(function("required"), 1, 1, 1, 32, 2, 1, 0, NULL, NULL, NULL));
     IS(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, cuLaunchKernel(function("hungry"), 1, 1, 1, 1024, 1, 1, 0, NULL, NULL, NULL));
@@ -242,8 +242,18 @@ CASE(occupancy_follows_the_limits, "occupancy counts threads, shared memory and 
     CHECK(blocks == 2);
     OK(cuOccupancyMaxPotentialBlockSize(&grid, &block, function("saxpy"), NULL, 0, 0));
     CHECK(block == 768 && grid == 2 * 16);
+    OK(cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function("saxpy"), 32, 50000));
+    CHECK(blocks == 0); /* no launch may ask for as much, before it is allowed to */
+    OK(cuOccupancyAvailableDynamicSMemPerBlock(&room, function("saxpy"), 1, 256));
+    CHECK(room == 49152);
+    OK(cuFuncSetAttribute(function("saxpy"), CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 101376));
+    OK(cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function("saxpy"), 32, 50000));
+    CHECK(blocks == 2);
     OK(cuOccupancyAvailableDynamicSMemPerBlock(&room, function("saxpy"), 1, 256));
     CHECK(room == 101376);
+    IS(CUDA_ERROR_INVALID_VALUE, cuOccupancyAvailableDynamicSMemPerBlock(&room, function("saxpy"), 7, 256));
+    OK(cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function("limited"), 65, 0));
+    CHECK(blocks == 0);
 }
 
 CASE(printf_formats_its_arguments, "what a kernel prints appears on standard output")

@@ -1,5 +1,7 @@
 #include "check.h"
 
+#include <elf.h>
+
 #include <sys/wait.h>
 
 extern void sgf_inject_failures(const char *text);
@@ -139,13 +141,18 @@ CASE(bad_images_are_refused, "garbage, wrong containers and text without kernels
     CUmodule m;
     CUfunction f;
     static const unsigned char fatbin[80] = { 0x50, 0xed, 0x55, 0xba, 1, 0, 16, 0, 0 };
-    unsigned char elf[128] = "\177ELF\2\1\1";
+    struct { Elf64_Ehdr header; Elf64_Shdr first; } elf = { .header = { .e_ident = { 0x7f, 'E', 'L', 'F', ELFCLASS64 } } };
     IS(CUDA_ERROR_INVALID_IMAGE, cuModuleLoadData(&m, "not an image at all"));
     IS(CUDA_ERROR_INVALID_PTX, cuModuleLoadData(&m, ".version 8.7\n.target sm_120\nrubbish"));
     IS(CUDA_ERROR_INVALID_VALUE, cuModuleLoadData(&m, NULL));
     IS(CUDA_ERROR_FILE_NOT_FOUND, cuModuleLoad(&m, "/nonexistent"));
     OK(cuModuleLoadData(&m, fatbin));
-    OK(cuModuleLoadData(&m, elf));
+    IS(CUDA_ERROR_INVALID_IMAGE, cuModuleLoadData(&m, &elf));
+    elf.header.e_machine = EM_CUDA;
+    elf.header.e_shoff = sizeof elf.header;
+    elf.header.e_shentsize = sizeof elf.first;
+    elf.header.e_shnum = 1;
+    OK(cuModuleLoadData(&m, &elf));
     OK(cuModuleGetFunction(&f, m, "kernel_in_sass"));
     IS(CUDA_ERROR_NO_BINARY_FOR_GPU, cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
     OK(cuModuleUnload(m));
@@ -207,7 +214,12 @@ CASE(entry_points_are_found_by_version, "cuGetProcAddress gives the newest varia
     CHECK(p == (void *)(uintptr_t)cuStreamQuery_ptsz);
     OK(cuGetProcAddress_v2("cuGraphCreate", &p, 5000, 0, &status));
     CHECK(p == NULL && status == CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
+    OK(cuGetProcAddress_v2("cuNothing", &p, 13000, 0, &status));
+    CHECK(p == NULL && status == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
+    OK(cuGetProcAddress_v2("cuNothing", &p, 13000, 0, NULL));
+    CHECK(p == NULL);
     IS(CUDA_ERROR_NOT_FOUND, cuGetProcAddress("cuNothing", &p, 13000, 0));
+    IS(CUDA_ERROR_INVALID_VALUE, cuGetProcAddress_v2("cuMemAlloc", &p, 13000, 8, &status));
     const void *table;
     CUuuid id = { { 0 } };
     IS(CUDA_ERROR_NOT_FOUND, cuGetExportTable(&table, &id));

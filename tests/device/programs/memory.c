@@ -144,11 +144,23 @@ CASE(fills_write_every_element, "memsets of all widths write the elements and no
     IS(CUDA_ERROR_INVALID_VALUE, cuMemsetD32_v2(d, 0, 1025));
 }
 
+CASE(unreadable_host_memory_is_refused_by_the_call, "a copy with host memory that is not there is an error of that call, and nothing else")
+{
+    CUdeviceptr p;
+    char host[64];
+    void *nowhere = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    OK(cuMemAlloc_v2(&p, 4096));
+    IS(CUDA_ERROR_INVALID_VALUE, cuMemcpyHtoD_v2(p, nowhere, 4));
+    IS(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoH_v2(nowhere, p, 4));
+    IS(CUDA_ERROR_INVALID_VALUE, cuMemcpyHtoDAsync_v2(p, nowhere, 4, NULL));
+    OK(cuMemcpyDtoH_v2(host, p, 64));
+    OK(cuCtxSynchronize());
+}
+
 CASE(bad_addresses_are_refused_by_the_call, "a copy with a bad device address is an error of that call, and nothing else")
 {
     CUdeviceptr p, q;
     char host[64] = { 0 };
-    void *nowhere = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     OK(cuMemAlloc_v2(&p, 4096));
     OK(cuMemAlloc_v2(&q, 4096));
     IS(CUDA_ERROR_INVALID_VALUE, cuMemcpyHtoD_v2(0, host, 4));
@@ -156,9 +168,6 @@ CASE(bad_addresses_are_refused_by_the_call, "a copy with a bad device address is
     IS(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoH_v2(host, p - 4096 * 64, 10));
     IS(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoH_v2(host, (CUdeviceptr)(uintptr_t)host, 4));
     IS(CUDA_ERROR_INVALID_VALUE, cuMemcpyHtoD_v2(p, NULL, 4));
-    IS(CUDA_ERROR_INVALID_VALUE, cuMemcpyHtoD_v2(p, nowhere, 4));
-    IS(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoH_v2(nowhere, p, 4));
-    IS(CUDA_ERROR_INVALID_VALUE, cuMemcpyHtoDAsync_v2(p, nowhere, 4, NULL));
     OK(cuMemFree_v2(q));
     IS(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoH_v2(host, q, 4));
     IS(CUDA_ERROR_INVALID_VALUE, cuMemsetD8_v2(q, 0, 4));
@@ -171,7 +180,8 @@ CASE(pointers_tell_what_they_are, "pointer attributes name kind, range, context 
     CUdeviceptr p, base;
     size_t size;
     void *pinned, *host_pointer;
-    unsigned kind, managed, flags;
+    unsigned kind, flags;
+    unsigned char managed[2] = { 1, 1 };
     CUcontext owner;
     OK(cuMemAlloc_v2(&p, 5000));
     OK(cuMemHostAlloc(&pinned, 100, CU_MEMHOSTALLOC_PORTABLE));
@@ -186,9 +196,10 @@ CASE(pointers_tell_what_they_are, "pointer attributes name kind, range, context 
     CHECK(kind == CU_MEMORYTYPE_HOST);
     IS(CUDA_ERROR_INVALID_VALUE, cuPointerGetAttribute(&kind, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (CUdeviceptr)(uintptr_t)&kind));
     CUpointer_attribute which[3] = { CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED, CU_POINTER_ATTRIBUTE_HOST_POINTER };
-    void *data[3] = { &kind, &managed, &host_pointer };
+    void *data[3] = { &kind, managed, &host_pointer };
     OK(cuPointerGetAttributes(3, which, data, (CUdeviceptr)(uintptr_t)&kind));
-    CHECK(kind == 0 && managed == 0 && host_pointer == NULL);
+    CHECK(kind == 0 && managed[0] == 0 && host_pointer == NULL);
+    CHECK(managed[1] == 1); /* a boolean is one byte */
     OK(cuPointerGetAttributes(3, which, data, (CUdeviceptr)(uintptr_t)pinned));
     CHECK(kind == CU_MEMORYTYPE_HOST && host_pointer == pinned);
     OK(cuMemHostGetDevicePointer_v2(&base, pinned, 0));
@@ -205,13 +216,18 @@ CASE(pools_free_in_stream_order, "memory of cuMemFreeAsync lives until the strea
     CUstream s;
     CUmemoryPool pool;
     CUdeviceptr p, q;
-    cuuint64_t used;
-    int v = 5, got = 0;
+    cuuint64_t used, none = 0;
+    int v = 5, got = 0, reuse = 0;
     OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
     OK(cuDeviceGetDefaultMemPool(&pool, 0));
     OK(cuMemAllocAsync(&p, 200u * MIB, s));
     OK(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used));
     CHECK(used == 200u * MIB);
+    OK(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, &reuse));
+    CHECK(reuse == 1);
+    CUmemoryPool owner;
+    OK(cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, p));
+    CHECK(owner == pool);
     OK(cuMemcpyHtoDAsync_v2(p, &v, 4, s));
     OK(cuMemcpyDtoHAsync_v2(&got, p, 4, s));
     OK(cuMemFreeAsync(p, s));
@@ -220,18 +236,34 @@ CASE(pools_free_in_stream_order, "memory of cuMemFreeAsync lives until the strea
     CHECK(got == 5);
     OK(cuMemFreeAsync(q, s));
     OK(cuStreamSynchronize(s));
+    OK(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used));
+    CHECK(used == 0);
+    OK(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &used));
+    CHECK(used >= 200u * MIB);
+    IS(CUDA_ERROR_INVALID_VALUE, cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &used));
+    OK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &none));
+    OK(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &used));
+    CHECK(used == 0);
     IS(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoH_v2(&got, q, 4));
+    OK(cuMemAllocAsync(&p, MIB, s));
+    OK(cuMemFree_v2(p)); /* counts like the other */
+    OK(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used));
+    CHECK(used == 0);
 }
 
 CASE(a_context_takes_its_memory_along, "destroying a context frees what it allocated")
 {
     CUcontext other;
     CUdeviceptr p;
+    void *pinned;
     size_t before, after, total;
     OK(cuMemGetInfo_v2(&before, &total));
     OK(cuCtxCreate_v2(&other, 0, 0));
     OK(cuMemAlloc_v2(&p, 10u * MIB));
+    OK(cuMemHostAlloc(&pinned, 4096, 0));
     OK(cuCtxDestroy_v2(other));
     OK(cuMemGetInfo_v2(&after, &total));
     CHECK(before == after);
+    IS(CUDA_ERROR_INVALID_VALUE, cuMemsetD8_v2(p, 0, 1));
+    IS(CUDA_ERROR_INVALID_VALUE, cuMemFreeHost(pinned));
 }

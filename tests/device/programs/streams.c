@@ -238,6 +238,9 @@ CASE(streams_tell_their_properties, "flags, priority, context and device are tho
     OK(cuStreamGetDevice(s, &d));
     CHECK(flags == CU_STREAM_NON_BLOCKING && priority == -3 && c == context && d == 0);
     IS(CUDA_ERROR_INVALID_VALUE, cuStreamCreate(&s, 16));
+    IS(CUDA_ERROR_INVALID_VALUE, cuStreamCreateWithPriority(&s, 2, 0));
+    CUevent e;
+    IS(CUDA_ERROR_INVALID_VALUE, cuEventCreate(&e, 8));
 }
 
 enum { THREADS = 8, ROUNDS = 200 };
