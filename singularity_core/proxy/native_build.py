@@ -28,7 +28,7 @@ struct sg_server_options {
     int32_t stop_fds[4];
     const char *exchange;
     uint32_t proxy_index, proxy_count;
-    uint64_t swap_limit, slice_wait_ns;
+    uint64_t swap_limit, slice_wait_ns, slice_quantum_ns;
 };
 sg_server *sg_server_create(const struct sg_server_options *options, char *why);
 int sg_server_run(sg_server *server);

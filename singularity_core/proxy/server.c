@@ -125,7 +125,8 @@ sg_server *sg_server_create(const struct sg_server_options *options, char why[25
     server->stop_event = server->poke_event = server->epoll = -1;
     server->barriers = (sg_membarrier(MEMBARRIER_CMD_QUERY) & MEMBARRIER_CMD_GLOBAL_EXPEDITED) != 0;
     for (uint32_t i = 0; i < SG_DOOR_SLOTS; i++) server->slots[i].pidfd = -1;
-    sg_residency_open(server, options->slice_wait_ns != 0 ? options->slice_wait_ns : SLICE_WAIT_NS, SLICE_QUANTUM_NS);
+    sg_residency_open(server, options->slice_wait_ns != 0 ? options->slice_wait_ns : SLICE_WAIT_NS,
+                      options->slice_quantum_ns != 0 ? options->slice_quantum_ns : SLICE_QUANTUM_NS);
     pthread_mutex_init(&server->slots_lock, NULL);
     int good = check_options(options, server, why) == 0 && sg_fault_install() == 0 && make_door(server, why) == 0;
     if (good) {

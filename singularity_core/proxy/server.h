@@ -117,6 +117,7 @@ struct sg_server_options {
     uint32_t proxy_index, proxy_count; /* of those that share it */
     uint64_t swap_limit;         /* host memory for what is swapped out, in bytes; 0: the server's default */
     uint64_t slice_wait_ns;      /* rule (c) of splicing/slicer.h: the least that it waits; 0: 2 ms */
+    uint64_t slice_quantum_ns;   /* rule (d): likewise; 0: 10 s */
 };
 sg_server *sg_server_create(const struct sg_server_options *options, char why[256]);
 int sg_server_run(sg_server *server);   /* returns after sg_server_stop; 0 or -errno */

@@ -211,13 +211,18 @@ static int runs(sg_server *server) {
     return SG_HAL_HAS(hal, settle) && hal->settle(hal->state, 0) == SG_CUDA_NOT_READY;
 }
 
-/* Whether the resident session has something to do.  `watched`: the leader tells of itself. */
+/* Whether the resident session has something to do.  `watched`: the leader tells of itself.  One that is parked runs nothing
+ * of what its rank goes on to post: the cut may hold it for long, and wait for who needs the device meanwhile. */
 enum { IDLE = 0, DEVICE_RUNS = 1, CALL_RUNS = 2 };
 static int busy_with(sg_session *s, int watched) {
     uint32_t op;
-    if (s->turn.inside != 0 || (watched && atomic_load(&s->turn.touching))) return CALL_RUNS;
-    if (watched && !of(s)->paused && sg_ring_peek(s->ring, atomic_load(&s->head), &op) && op < sg_op_count && (sg_ops[op].flags & SG_OP_TOUCHES) != 0)
-        return CALL_RUNS;
+    if (s->turn.inside != 0) return CALL_RUNS;
+    if (watched && !s->turn.parked) {
+        if (atomic_load(&s->turn.touching)) return CALL_RUNS;
+        if (!of(s)->paused && sg_ring_peek(s->ring, atomic_load(&s->head), &op) && op < sg_op_count &&
+            (sg_ops[op].flags & SG_OP_TOUCHES) != 0)
+            return CALL_RUNS;
+    }
     return runs(s->server) ? DEVICE_RUNS : IDLE; /* looked at last: a call puts work there */
 }
 

@@ -47,26 +47,34 @@ class SharedDevice:
         self.processes.append(process)
         return process
 
-    def start(self, rank: int, script: Path, *arguments: str) -> subprocess.Popen[str]:
-        """A program as that rank."""
+    def start(self, rank: int, script: Path, *arguments: str, ranks: int = 1) -> subprocess.Popen[str]:
+        """A program as that rank of so many."""
         helpers = os.pathsep.join(str(TESTS / part / "programs") for part in ("interposers", "multirank"))
         environment = self.environment | {
             "SINGULARITY_DEVICES": str(self.directory / "door"),
             "SINGULARITY_RANK": str(rank),
             "RANK": str(rank),
+            "WORLD_SIZE": str(ranks),
             "LD_LIBRARY_PATH": str(files("singularity_core") / "lib" / "rank"),
             "PYTHONPATH": helpers,
         }
         return self._start([str(script), *arguments], environment)
 
+    def start_programs(
+        self, programs: list[dict[str, Any]], ranks: int, world: int = 0
+    ) -> list[subprocess.Popen[str]]:
+        """Starts programs on that many ranks at once.  `world`: that `meet` waits for more; the test itself
+        takes the others' places."""
+        path, folder = self.directory / "programs.json", str(self.directory)
+        path.write_text(json.dumps(programs))
+        return [
+            self.start(rank, INTERPRETER, str(path), folder, "0", ranks=world or ranks)
+            for rank in range(ranks)
+        ]
+
     def interpret(self, programs: list[dict[str, Any]], ranks: int) -> list[list[list[str]]]:
         """Runs programs on that many ranks at once; per rank and program what it reported."""
-        path = self.directory / "programs.json"
-        path.write_text(json.dumps(programs))
-        running = [
-            self.start(rank, INTERPRETER, str(path), str(self.directory), "0") for rank in range(ranks)
-        ]
-        for process in running:
+        for process in self.start_programs(programs, ranks):
             self.finish(process)
         return [json.loads((self.directory / f"result.{rank}").read_text()) for rank in range(ranks)]
 

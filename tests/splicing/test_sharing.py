@@ -103,7 +103,7 @@ def test_proxy_ends_under_sliced_ranks(device: SharedDevice) -> None:
 def test_swap_limit(directory: Path, rank_environment: dict[str, str]) -> None:
     """When what the ranks hold together does not fit the set bound, the allocation that would exceed it fails
     as on a full device, and one line says whose, how much, and what to do."""
-    shared = SharedDevice(directory, rank_environment, str(64 << 20))
+    shared = SharedDevice(directory, rank_environment, f"--swap-limit={64 << 20}")
     try:
         first = shared.start(0, PROGRAMS / "idle.py")
         shared.hear(first, "idle")

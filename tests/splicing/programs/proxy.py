@@ -1,10 +1,13 @@
-"""A proxy of the in-memory device that can hold its sessions.  argv: DIRECTORY [swap limit in bytes].
+"""A proxy of the in-memory device that can hold its sessions.
+
+    proxy.py DIRECTORY [--swap-limit BYTES] [--exchange DIRECTORY] [--quantum SECONDS]
 
 Standard input: `hold` and `go on`; each is answered by one line.  Ends with SIGTERM.
 """
 
 from __future__ import annotations
 
+import argparse
 import signal
 import sys
 import threading
@@ -14,8 +17,15 @@ from singularity_core._native import ffi, lib
 from singularity_core.hal.native_table import table_for
 from singularity_core.hal.registry import load_backend
 
+parser = argparse.ArgumentParser()
+parser.add_argument("directory")
+parser.add_argument("--swap-limit", type=int, default=0)
+parser.add_argument("--exchange")
+parser.add_argument("--quantum", type=float, default=0.0)
+arguments = parser.parse_args()
 backend = load_backend("fake")
-directory = ffi.new("char[]", sys.argv[1].encode())
+directory = ffi.new("char[]", arguments.directory.encode())
+exchange = ffi.new("char[]", arguments.exchange.encode()) if arguments.exchange else ffi.NULL
 library = ffi.new("char[]", str(backend.driver_library()).encode())
 why = ffi.new("char[256]")
 
@@ -34,7 +44,9 @@ with backend.open_device(0) as device:
     options.hal = ffi.cast("struct sg_hal_table *", table_for(device))
     options.stop_fds = [-1] * 4
     options.proxy_count = 1
-    options.swap_limit = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    options.exchange = exchange
+    options.swap_limit = arguments.swap_limit
+    options.slice_quantum_ns = int(arguments.quantum * 1e9)
     running = lib.sg_server_create(options, why)
     assert running != ffi.NULL, ffi.string(why)
     signal.signal(signal.SIGTERM, lambda *_: lib.sg_server_stop(running))
