@@ -11,7 +11,7 @@ import pytest
 
 from singularity_core.hal.cuda_wheels import header_directory
 
-from ..sanitizers import ROOT, compile_c, sanitizer_options
+from ..sanitizers import ROOT, SANITIZER, compile_c, sanitizer_options
 from .conftest import Served, Stack, serving
 
 DEVICE_TESTS = ROOT / "tests" / "device"
@@ -52,12 +52,18 @@ DIFFERS = {
     "failures_can_be_injected": "sgf_inject_failures",
 }
 """Cases that do not hold through the proxy, and why."""
-CASES = [
-    (source, name)
-    for source in SOURCES
-    for name in re.findall(r"^CASE\((\w+),", source.read_text(), re.M)
-    if name not in DIFFERS
-]
+
+
+def cases() -> list[object]:
+    """All cases.  One that differs must: what holds after all fails here until its entry is gone."""
+    found = []
+    for source in SOURCES:
+        for name in re.findall(r"^CASE\((\w+),", source.read_text(), re.M):
+            why = DIFFERS.get(name)
+            marks = [] if why is None else [pytest.mark.xfail(reason=why, strict=True)]
+            if why is None or not SANITIZER:
+                found.append(pytest.param(source, name, id=f"{source.stem}-{name}", marks=marks))
+    return found
 
 
 @pytest.fixture(scope="session")
@@ -85,7 +91,7 @@ def served(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
         yield found
 
 
-@pytest.mark.parametrize(("source", "case"), CASES, ids=[f"{source.stem}-{case}" for source, case in CASES])
+@pytest.mark.parametrize(("source", "case"), cases())
 def test_case(served: Served, programs: Path, source: Path, case: str) -> None:
     """The case's own checks hold, and its process ends cleanly."""
     result = served.run(str(programs / source.stem), case, timeout=10, **sanitizer_options())

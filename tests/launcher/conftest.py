@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import subprocess
 import sys
 import time
@@ -27,6 +28,23 @@ def wait_for(what: Callable[[], object], why: str) -> None:
     while not what():
         assert time.monotonic() < deadline, f"waited in vain for {why}"
         time.sleep(0.01)
+
+
+def on_a_terminal(*command: str, **environment: str) -> bytes:
+    """What a program writes to a terminal that is its standard output; it must exit with 0."""
+    ours, theirs = pty.openpty()
+    variables = {**os.environ, "NO_COLOR": "1", "TERM": "xterm", **environment}
+    with subprocess.Popen(command, stdout=theirs, stderr=subprocess.DEVNULL, env=variables) as process:
+        os.close(theirs)
+        shown = b""
+        try:
+            while part := os.read(ours, 4096):
+                shown += part
+        except OSError:  # how a pty says that nobody writes any more
+            pass
+        os.close(ours)
+        assert process.wait(timeout=SECONDS) == 0
+    return shown
 
 
 def processes_with(variable: str, value: str) -> dict[int, str]:

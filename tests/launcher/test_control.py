@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,8 @@ from typing import Any
 import pytest
 
 from singularity_core.launcher import doctor
+
+from .conftest import on_a_terminal
 
 HERE = Path(__file__).parent
 CONTROL = [sys.executable, "-P", "-m", "singularity_core.launcher.ctl"]
@@ -59,21 +60,8 @@ def test_backends_lines() -> None:
 
 def test_table_on_a_terminal() -> None:
     """On a terminal there is a table with a header, and NO_COLOR keeps colours out."""
-    ours, theirs = pty.openpty()
-    environment = {**os.environ, "NO_COLOR": "1", "TERM": "xterm", "COLUMNS": "120",
-                   "SINGULARITY_PLUGINS": str(HERE / "plain_backend.py")}  # fmt: skip
-    process = subprocess.Popen(
-        [*CONTROL, "backends"], stdout=theirs, stderr=subprocess.DEVNULL, env=environment
-    )
-    os.close(theirs)
-    shown = b""
-    try:
-        while part := os.read(ours, 4096):
-            shown += part
-    except OSError:  # how a pty says that nobody writes any more
-        pass
-    os.close(ours)
-    assert process.wait(timeout=60) == 0
+    plugin = str(HERE / "plain_backend.py")
+    shown = on_a_terminal(*CONTROL, "backends", COLUMNS="120", SINGULARITY_PLUGINS=plugin)
     assert b"backend" in shown
     assert b"plain" in shown
     assert b"\x1b[3" not in shown

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import signal
 import subprocess
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import Launcher, wait_for
+from .conftest import Launcher, on_a_terminal, wait_for
 from .test_cleanup import rank_pid
 from .test_control import CONTROL, control
 from .test_proxies import SMALL, proxy_pid, start_ranks
@@ -85,19 +84,7 @@ def test_status_lines_and_table(launcher: Launcher) -> None:
     lines = [line.split("\t") for line in control("status", "tables").stdout.splitlines()]
     assert [line[0] for line in lines] == ["job", "rank", "rank"]
     assert lines[0][2:6] == ["tables", "running", "plain", "2"]
-    ours, theirs = pty.openpty()
-    with subprocess.Popen(
-        [*CONTROL, "status", "tables"], stdout=theirs, env={**os.environ, "NO_COLOR": "1", "COLUMNS": "80"}
-    ) as it:
-        os.close(theirs)
-        shown = b""
-        try:
-            while part := os.read(ours, 4096):
-                shown += part
-        except OSError:  # how a pty says that nobody writes any more
-            pass
-        os.close(ours)
-        assert it.wait(timeout=60) == 0
+    shown = on_a_terminal(*CONTROL, "status", "tables", COLUMNS="80")
     shown = re.sub(rb"\x1b\[[0-9;]*m", b"", shown)  # NO_COLOR does not mean no bold
     assert re.search(rb"rank +dev +pid +state +busy", shown)
     assert re.search(rb"\n1 +- +\d+ +running ", shown)

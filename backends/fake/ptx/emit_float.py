@@ -155,10 +155,22 @@ def check_mods(e: Emitter, ins: Ins, *allowed: str) -> None:
 
 
 def float_add(e: Emitter, ins: Ins) -> None:
+    """add and sub."""
     if packed(e, ins, float_add):
         return
     check_mods(e, ins, "ftz", "sat")
-    kind = type_of(ins, set(REAL))
+    two_operands(e, ins, type_of(ins, set(REAL)))
+
+
+def float_mul(e: Emitter, ins: Ins) -> None:
+    if packed(e, ins, float_mul):
+        return
+    check_mods(e, ins, "ftz", "sat")
+    two_operands(e, ins, type_of(ins, set(REAL)))
+
+
+def two_operands(e: Emitter, ins: Ins, kind: str) -> None:
+    """An operation of IEEE 754 that LLVM calls by PTX's name with an f before it."""
     a, b = operands(ins, 2)
     vector = e.is_vector(ins.dst[0])
     ftz = "ftz" in ins.mods
@@ -170,25 +182,6 @@ def float_add(e: Emitter, ins: Ins) -> None:
         name = directed(e, ins.op, real, rounding(ins), vector, x, y)
     else:
         name = e.op(f"f{ins.op} {e.ty(real, vector)} {x}, {y}")
-    finish(e, ins, name, kind, vector)
-
-
-def float_mul(e: Emitter, ins: Ins) -> None:
-    if packed(e, ins, float_mul):
-        return
-    check_mods(e, ins, "ftz", "sat")
-    kind = type_of(ins, set(REAL))
-    a, b = operands(ins, 2)
-    vector = e.is_vector(ins.dst[0])
-    ftz = "ftz" in ins.mods
-    x, real = float_operand(e, a, kind, vector, ftz)
-    y, _ = float_operand(e, b, kind, vector, ftz)
-    if rounding(ins) != "rn":
-        from .emit_rounding import directed
-
-        name = directed(e, "mul", real, rounding(ins), vector, x, y)
-    else:
-        name = e.op(f"fmul {e.ty(real, vector)} {x}, {y}")
     finish(e, ins, name, kind, vector)
 
 
@@ -240,20 +233,10 @@ def fused(e: Emitter, ins: Ins) -> None:
 
 def float_div(e: Emitter, ins: Ins) -> None:
     """div.rn, and .approx and .full, which are allowed to be less exact but need not be."""
+    if ins.op != "div":
+        raise e.unsupported(ins)
     check_mods(e, ins, "ftz", "approx", "full")
-    kind = type_of(ins, {"f32", "f64"})
-    a, b = operands(ins, 2)
-    vector = e.is_vector(ins.dst[0])
-    ftz = "ftz" in ins.mods
-    x, real = float_operand(e, a, kind, vector, ftz)
-    y, _ = float_operand(e, b, kind, vector, ftz)
-    if rounding(ins) != "rn":
-        from .emit_rounding import directed
-
-        name = directed(e, "div", real, rounding(ins), vector, x, y)
-    else:
-        name = e.op(f"fdiv {e.ty(real, vector)} {x}, {y}")
-    finish(e, ins, name, kind, vector)
+    two_operands(e, ins, type_of(ins, {"f32", "f64"}))
 
 
 def float_sign(e: Emitter, ins: Ins) -> None:

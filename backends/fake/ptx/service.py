@@ -12,7 +12,7 @@ from collections import OrderedDict
 from .cache import Cache, compiler_digest, digest
 from .errors import NO_BINARY, NOT_FOUND, PtxError, invalid
 from .parser import parse
-from .syntax import TYPE_SIZE, Function, Instruction, Mem, Module, Sym
+from .syntax import TYPE_SIZE, Function, Instruction, Module
 
 KEEP_PARSED = 64
 KNOWN_OPTIONS = 1
@@ -178,15 +178,3 @@ class Service:
         )
         self.cache.write(key + ".compile", answer.encode())
         return answer
-
-
-def used_symbols(function: Function) -> set[str]:
-    """Names that a function's operands refer to."""
-    names: set[str] = set()
-    for ins in function.body or ():
-        if isinstance(ins, Instruction):
-            for operand in ins.operands:
-                inner = operand.base if isinstance(operand, Mem) else operand
-                if isinstance(inner, Sym):
-                    names.add(inner.name)
-    return names
