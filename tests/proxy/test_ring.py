@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
+from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -22,6 +23,11 @@ def lines_of(size: int) -> int:
     return -(-(32 + size) // 64)
 
 
+def taken(ffi: Any) -> tuple[Any, Any, Any, Any]:
+    """Where pure_ring_take puts operation, length, fill byte, and whether all bytes are that."""
+    return ffi.new("uint32_t *"), ffi.new("uint32_t *"), ffi.new("uint8_t *"), ffi.new("int *")
+
+
 @RELAXED
 @given(st.lists(st.tuples(st.integers(1, 60), SIZES, st.integers(0, 60)), max_size=40))
 def test_ring_is_a_queue(pure: PureModule, bursts: list[tuple[int, int, int]]) -> None:
@@ -29,12 +35,7 @@ def test_ring_is_a_queue(pure: PureModule, bursts: list[tuple[int, int, int]]) -
     there is no room."""
     ffi, lib = pure.ffi, pure.lib
     ring, queue, count = lib.pure_ring_new(), deque[tuple[int, int, int]](), 0
-    op, size, fill, same = (
-        ffi.new("uint32_t *"),
-        ffi.new("uint32_t *"),
-        ffi.new("uint8_t *"),
-        ffi.new("int *"),
-    )
+    op, size, fill, same = taken(ffi)
 
     def take() -> None:
         got = lib.pure_ring_take(ring, op, size, fill, same)
@@ -65,12 +66,7 @@ def test_hostile_header_is_harmless(pure: PureModule, at: int, data: bytes, size
     """A published header that is overwritten gives a message within bounds, or is refused as malformed."""
     ffi, lib = pure.ffi, pure.lib
     ring = lib.pure_ring_new()
-    op, length, fill, same = (
-        ffi.new("uint32_t *"),
-        ffi.new("uint32_t *"),
-        ffi.new("uint8_t *"),
-        ffi.new("int *"),
-    )
+    op, length, fill, same = taken(ffi)
     assert lib.pure_ring_push(ring, 5, size, 7) == 1
     lib.pure_ring_spoil(ring, at, data[: 64 - at], len(data[: 64 - at]))
     got = lib.pure_ring_take(ring, op, length, fill, same)
@@ -84,12 +80,7 @@ def test_hostile_header_is_harmless(pure: PureModule, at: int, data: bytes, size
 def test_lengths_that_overflow_are_refused(pure: PureModule) -> None:
     """A payload length near 2^32, whose line count wraps around to one, is malformed."""
     ffi, lib = pure.ffi, pure.lib
-    op, length, fill, same = (
-        ffi.new("uint32_t *"),
-        ffi.new("uint32_t *"),
-        ffi.new("uint8_t *"),
-        ffi.new("int *"),
-    )
+    op, length, fill, same = taken(ffi)
     for claimed in (2**32 - 1, 2**32 - 32, 2**32 - 95, 2**31):
         ring = lib.pure_ring_new()
         assert lib.pure_ring_push(ring, 5, 8, 7) == 1
@@ -101,12 +92,7 @@ def test_lengths_that_overflow_are_refused(pure: PureModule) -> None:
 def test_endless_padding_is_refused(pure: PureModule) -> None:
     """Two PADs in a row are malformed: skipping them cannot keep the proxy busy for ever."""
     ffi, lib = pure.ffi, pure.lib
-    op, length, fill, same = (
-        ffi.new("uint32_t *"),
-        ffi.new("uint32_t *"),
-        ffi.new("uint8_t *"),
-        ffi.new("int *"),
-    )
+    op, length, fill, same = taken(ffi)
     ring = lib.pure_ring_new()
     pushed = 0
     while pushed < LINES - 1:  # up to the last line of the ring, so that a PAD of one line is in order
