@@ -30,7 +30,7 @@ static uint64_t join(sg_session *session, const uint8_t key[16], uint32_t ranks,
         return 0;
     int ready;
     while ((ready = sg_member_ready(member, said)) == 0)
-        sg_member_await(member, 0);
+        sg_member_await(member, NULL);
     sg_member_awaited(member);
     uint64_t handle = ready > 0 ? sg_handle_put(session, SG_KIND_COMMUNICATOR, member, 0) : 0;
     if (handle)
@@ -72,7 +72,7 @@ static int32_t split_parent(sg_member *parent, const struct sg_wire_communicator
     if (sg_split_begin(parent, wire->color, wire->key, split))
         return SG_FAIL_REMOTE;
     while ((ready = sg_split_ready(parent, split, said)) == 0)
-        sg_member_await(parent, 1);
+        sg_member_await(parent, split);
     sg_member_awaited(parent);
     sg_split_end(parent);
     return ready < 0 ? -ready : SG_FAIL_NONE;

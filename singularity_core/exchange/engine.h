@@ -62,8 +62,9 @@ struct sg_split { uint64_t number; uint8_t key[16]; uint32_t ranks, rank; };
 int sg_split_begin(sg_member *member, int32_t colour, int32_t key, struct sg_split *out);
 int sg_split_ready(sg_member *member, struct sg_split *split, char said[SG_SAID]);
 void sg_split_end(sg_member *member);
-/* Sleeps until one of the `ready` may say something else, or for 50 ms, and shows on the board who is missing; `awaited` ends that. */
-void sg_member_await(sg_member *member, int splits);
+/* Sleeps until `ready` of the split (NULL: of the member) may say something else, or for 50 ms, and shows on the board who is
+ * missing; `awaited` ends that. */
+void sg_member_await(sg_member *member, const struct sg_split *split);
 void sg_member_awaited(sg_member *member);
 int sg_member_busy(sg_member *member);     /* 1: some of its operations are not complete */
 void sg_member_await_idle(sg_member *member); /* sleeps until it may not be busy any more, or for 50 ms */

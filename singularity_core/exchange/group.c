@@ -63,11 +63,12 @@ static struct sg_roster_pair *pair_of(const struct sg_op *op, int *sends) {
     return &member->communicator->map.pairs[*sends ? member->rank * ranks + peer : peer * ranks + member->rank];
 }
 
-/* Adds `by` to the clocks, or to what is wanted, of everything that the group touches; engine->lock is held. */
+/* Shows what the group is about to issue, or no longer; engine->lock is held. */
 static void want(sg_group *group, int wanted) {
     for (uint32_t i = 0; i < group->count; i++) {
         struct sg_op *op = &group->ops[i];
         sg_member *member = op->part->member;
+        if (member->communicator == NULL) continue; /* it has left meanwhile: nobody reads what it wants */
         if (sg_is_pairwise(op->issue.what.kind)) {
             int sends;
             struct sg_roster_pair *pair = pair_of(op, &sends);
@@ -205,7 +206,9 @@ int sg_group_issue(sg_group *group, char said[SG_SAID]) {
     sg_engine *engine = party->engine;
     said[0] = 0;
     pthread_mutex_lock(&engine->lock);
+    group->seen = sg_load(&party->status->wake); /* before the decision: what changes it after that ends `await` */
     int result = check(group, said);
+    if (result < 0 && party->held) want(group, 0); /* it was held, and will not be issued */
     if (result == 0) {
         /* The agent sets `cut`, waits until nobody is issuing, and reads the clocks: so none of them moves unseen. */
         sg_store(&party->status->issuing, 1);
@@ -221,8 +224,7 @@ int sg_group_issue(sg_group *group, char said[SG_SAID]) {
 
 void sg_group_await(sg_group *group) {
     struct sg_board_rank *status = group->party->status;
-    uint32_t seen = sg_load(&status->wake);
-    sg_futex_wait((_Atomic uint32_t *)&status->wake, seen, SG_WAIT_MS);
+    sg_futex_wait((_Atomic uint32_t *)&status->wake, group->seen, SG_WAIT_MS);
 }
 
 void sg_group_expect(sg_group *group) { sg_add(&group->waiting, 1); }

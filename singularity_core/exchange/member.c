@@ -144,9 +144,7 @@ static sg_member *make_member(sg_party *party, uint32_t ranks, uint32_t rank) {
 /* Takes the rank's place on the roster; engine->lock is held. */
 static int take_place(sg_member *member, struct sg_communicator *c) {
     struct sg_roster_member *mine = &c->map.members[member->rank];
-    uint32_t absent = SG_MEMBER_ABSENT;
-    if (!__atomic_compare_exchange_n(&mine->state, &absent, SG_MEMBER_JOINING, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) return 0;
-    mine->proxy = c->engine->options.proxy_index;
+    if (!sg_roster_claim(mine, c->engine->options.proxy_index)) return 0;
     mine->global_rank = member->party->rank;
     member->communicator = c;
     member->next_of_party = member->party->members;
@@ -282,19 +280,21 @@ static void show_joining(sg_member *member, int splits, uint64_t number) {
     memcpy(status->waits_key, c->map.roster->key, 16);
 }
 
-void sg_member_await(sg_member *member, int splits) {
+void sg_member_await(sg_member *member, const struct sg_split *split) {
     sg_engine *engine = member->party->engine;
+    struct sg_split found;
     if (!sg_member_hold(member)) return;
     struct sg_roster *roster = member->communicator->map.roster;
     uint32_t seen = sg_load(&roster->wake);
     pthread_mutex_lock(&engine->lock);
     member->party->joining = 1;
-    show_joining(member, splits, member->splits);
+    show_joining(member, split != NULL, member->splits);
     sg_party_show(member->party);
     pthread_mutex_unlock(&engine->lock);
     char said[SG_SAID];
-    int more = splits ? sg_load(&roster->error) == 0 : sg_member_ready(member, said) == 0;
-    if (more) sg_futex_wait((_Atomic uint32_t *)&roster->wake, seen, SG_WAIT_MS);
+    if (split != NULL) found = *split;
+    int ready = split != NULL ? sg_split_ready(member, &found, said) : sg_member_ready(member, said);
+    if (ready == 0) sg_futex_wait((_Atomic uint32_t *)&roster->wake, seen, SG_WAIT_MS);
     sg_member_let_go(member);
 }
 

@@ -42,6 +42,7 @@ struct sg_group {
     uint64_t gate;
     uint32_t waiting; /* streams that have not arrived, and the issuer; atomic */
     uint32_t part_count, unfinished;
+    uint32_t seen;    /* the board's `wake` of the rank when it was last asked whether it may issue */
     int failed, opened;
     struct sg_part *parts;
     struct sg_op *ops;

@@ -26,7 +26,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#ifndef SG_WAIT_MS /* a test makes this long, so that a lost wake-up is seen */
 #define SG_WAIT_MS 50u /* the longest sleep before the dead words are looked at again */
+#endif
 
 /* Not FUTEX_PRIVATE: the words lie in files that two processes map. */
 static inline void sg_futex_wait(_Atomic uint32_t *word, uint32_t seen, unsigned milliseconds) {

@@ -13,15 +13,18 @@ from ..sanitizers import PREFIX, ROOT, SLOW, compile_c, sanitizer_options
 CORE = ROOT / "singularity_core"
 
 
+SOURCES = [
+    *sorted((CORE / "exchange").glob("*.c")),
+    *(CORE / "barrier" / f"{name}.c" for name in ("cut", "tempo")),
+]
+"""What the proxy is built of."""
+
+
 @pytest.fixture(scope="module")
 def stress(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program, built of the sources that the proxy is built of."""
+    """The program that computes in threads."""
     out = tmp_path_factory.mktemp("stress") / "stress"
-    sources = [
-        *sorted((CORE / "exchange").glob("*.c")),
-        *(CORE / "barrier" / f"{name}.c" for name in ("cut", "tempo")),
-    ]
-    compile_c(out, [Path(__file__).parent / "programs" / "stress.c", *sources])
+    compile_c(out, [Path(__file__).parent / "programs" / "stress.c", *SOURCES])
     return out
 
 
@@ -34,3 +37,12 @@ def test_ranks_in_threads(stress: Path, exchange: Path, engines: int, ranks: int
     done = subprocess.run(command, capture_output=True, text=True, timeout=90 * SLOW, env=environment)
     assert (done.returncode, done.stdout) == (0, "good\n"), done.stderr
     assert {path.name[:2] for path in exchange.iterdir()} <= {"bo", "c-"}
+
+
+def test_no_wake_up_is_lost(tmp_path: Path) -> None:
+    """Who waits to join, to split, or for the cut, and is late for what he waits for, does not sleep."""
+    program = tmp_path / "wakes"
+    compile_c(program, [Path(__file__).parent / "programs" / "wakes.c", *SOURCES], "-DSG_WAIT_MS=3600000u")
+    command, environment = [*PREFIX, str(program)], os.environ | sanitizer_options()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30 * SLOW, env=environment)
+    assert (done.returncode, done.stdout) == (0, "good\n"), done.stderr

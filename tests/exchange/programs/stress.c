@@ -84,7 +84,7 @@ static sg_member *join(struct rank *r, const uint8_t key[16], uint32_t count, ui
     sg_member *member;
     int ready;
     if (sg_member_join(r->party, key, count, rank, &member, said) != 0) fail(r, said);
-    while ((ready = sg_member_ready(member, said)) == 0) sg_member_await(member, 0);
+    while ((ready = sg_member_ready(member, said)) == 0) sg_member_await(member, NULL);
     sg_member_awaited(member);
     if (ready < 0) fail(r, said);
     return member;
@@ -138,7 +138,7 @@ static void split_and_leave(struct rank *r, sg_member *parent) {
     struct sg_split split;
     int ready;
     if (sg_split_begin(parent, (int32_t)(r->number % 2), -(int32_t)r->number, &split) != 0) fail(r, "split");
-    while ((ready = sg_split_ready(parent, &split, said)) == 0) sg_member_await(parent, 1);
+    while ((ready = sg_split_ready(parent, &split, said)) == 0) sg_member_await(parent, &split);
     sg_member_awaited(parent);
     sg_split_end(parent);
     if (ready < 0) fail(r, said);
