@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "../proxy/server.h"
+#include "../transport/process_start.h"
 #include "../transport/wait.h"
 #include "tempo.h"
 
@@ -21,10 +22,13 @@ struct place {          /* of a channel on the board */
     uint64_t weight;        /* see weigh */
 };
 
+enum { NAME_BYTES = 35 }; /* c-, 32 hexadecimal digits, NUL */
+struct found { char name[NAME_BYTES]; struct sg_roster_map map; };
+
 struct sg_survey {
     char *directory;
     struct sg_board *board;
-    struct sg_roster_map *rosters;
+    struct found *rosters; /* by name: a job may have hundreds, and each look meets the names of all */
     uint32_t roster_count, roster_room;
     struct sg_cut cut;
     struct place *places;
@@ -41,42 +45,54 @@ static void *grow(void *array, uint32_t *room, uint32_t wanted, size_t size) {
 }
 
 /* ---- which communicators there are ------------------------------------------------------------------------------ */
-static int is_known(const struct sg_survey *s, const char *name) {
-    char text[33];
-    for (uint32_t i = 0; i < s->roster_count; i++) {
-        const struct sg_roster *roster = s->rosters[i].roster;
-        for (int k = 0; k < 16; k++) snprintf(text + 2 * k, 3, "%02x", roster->key[k]);
-        if (strcmp(text, name + 2) == 0) return 1;
+/* Where the name is, or would be. */
+static uint32_t place_of(const struct sg_survey *s, const char *name, int *known) {
+    uint32_t low = 0, high = s->roster_count;
+    *known = 0;
+    while (low < high && !*known) {
+        uint32_t middle = (low + high) / 2;
+        int order = strncmp(s->rosters[middle].name, name, NAME_BYTES);
+        *known = order == 0;
+        if (order < 0) low = middle + 1;
+        else high = middle;
     }
-    return 0;
+    return high;
 }
 
 static int is_over(const struct sg_roster *roster) { return sg_load(&roster->left) >= roster->ranks || sg_load(&roster->error) != 0; }
 
 static void drop_ended(struct sg_survey *s) {
-    for (uint32_t i = s->roster_count; i-- > 0;) {
-        if (sg_load(&s->rosters[i].roster->left) < s->rosters[i].roster->ranks) continue;
-        sg_roster_close(&s->rosters[i]);
-        s->rosters[i] = s->rosters[--s->roster_count];
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < s->roster_count; i++) {
+        struct sg_roster_map *map = &s->rosters[i].map;
+        if (sg_load(&map->roster->left) < map->roster->ranks) s->rosters[kept++] = s->rosters[i];
+        else sg_roster_close(map);
     }
+    s->roster_count = kept;
+}
+
+static int add_roster(struct sg_survey *s, const char *name) {
+    struct sg_roster_map map;
+    int known;
+    uint32_t at = place_of(s, name, &known);
+    if (known) return 0;
+    struct found *grown = grow(s->rosters, &s->roster_room, s->roster_count + 1, sizeof *grown);
+    if (grown == NULL) return -ENOMEM;
+    s->rosters = grown;
+    int error = sg_roster_look(s->directory, name, &map);
+    if (error != 0) return error == -ENOENT ? 0 : error; /* it may have been removed meanwhile */
+    memmove(&grown[at + 1], &grown[at], (s->roster_count++ - at) * sizeof *grown);
+    grown[at].map = map;
+    snprintf(grown[at].name, NAME_BYTES, "%s", name);
+    return 0;
 }
 
 static int find_rosters(struct sg_survey *s) {
     drop_ended(s);
     DIR *folder = opendir(s->directory);
     int error = folder == NULL ? -errno : 0;
-    for (struct dirent *entry; error == 0 && (entry = readdir(folder)) != NULL;) {
-        if (strncmp(entry->d_name, "c-", 2) != 0 || is_known(s, entry->d_name)) continue;
-        void *grown = grow(s->rosters, &s->roster_room, s->roster_count + 1, sizeof *s->rosters);
-        if (grown == NULL) {
-            error = -ENOMEM;
-            break;
-        }
-        s->rosters = grown;
-        int looked = sg_roster_look(s->directory, entry->d_name, &s->rosters[s->roster_count]);
-        if (looked == 0) s->roster_count++;
-        else if (looked != -ENOENT) error = looked; /* it may have been removed meanwhile */
-    }
+    for (struct dirent *entry; error == 0 && (entry = readdir(folder)) != NULL;)
+        if (strncmp(entry->d_name, "c-", 2) == 0 && strlen(entry->d_name) < NAME_BYTES) error = add_roster(s, entry->d_name);
     if (folder != NULL) closedir(folder);
     return error;
 }
@@ -152,6 +168,13 @@ static void read_roster(struct sg_survey *s, const struct sg_roster_map *map) {
     if (s->error == 0) each_pair(s, map, read_pair);
 }
 
+/* A rank whose proxy died while it decided for it would be deciding for ever. */
+static int lives(const struct sg_board *board, uint32_t proxy) {
+    if (proxy >= SG_EXCHANGE_PROXIES) return 0;
+    const struct sg_board_proxy *who = &board->proxies[proxy];
+    return sg_load(&who->state) == SG_PROXY_ALIVE && sg_process_start(who->pid) == who->start;
+}
+
 /* 1: no rank is just deciding. */
 static int read_ranks(struct sg_survey *s) {
     int calm = 1;
@@ -159,7 +182,7 @@ static int read_ranks(struct sg_survey *s) {
         const struct sg_board_rank *at = &s->board->ranks[rank];
         uint32_t state = sg_load(&at->state);
         s->cut.ranks[rank].flags = state == SG_RANK_HELD ? SG_CUT_HELD : state == SG_RANK_JOINING ? SG_CUT_JOINING : 0;
-        if (sg_load(&at->issuing)) calm = 0;
+        if (sg_load(&at->issuing) && lives(s->board, at->proxy)) calm = 0;
     }
     return calm;
 }
@@ -168,7 +191,7 @@ static int read_all(struct sg_survey *s) {
     s->cut.member_count = s->cut.channel_count = 0;
     int calm = read_ranks(s);
     for (uint32_t i = 0; i < s->roster_count && s->error == 0; i++)
-        if (!is_over(s->rosters[i].roster)) read_roster(s, &s->rosters[i]);
+        if (!is_over(s->rosters[i].map.roster)) read_roster(s, &s->rosters[i].map);
     return calm;
 }
 
@@ -269,8 +292,8 @@ void sg_survey_number(struct sg_survey *s, uint32_t number) {
     sg_store(&s->board->cut, number);
     if (number == 0)
         for (uint32_t i = 0; i < s->roster_count; i++) {
-            sg_store(&s->rosters[i].roster->target, SG_NO_TARGET);
-            each_pair(s, &s->rosters[i], forget_target);
+            sg_store(&s->rosters[i].map.roster->target, SG_NO_TARGET);
+            each_pair(s, &s->rosters[i].map, forget_target);
         }
     wake_ranks(s);
 }
@@ -319,7 +342,7 @@ struct sg_survey *sg_survey_open(const char *directory, uint32_t proxy_count, ch
 
 void sg_survey_close(struct sg_survey *s) {
     if (s == NULL) return;
-    for (uint32_t i = 0; i < s->roster_count; i++) sg_roster_close(&s->rosters[i]);
+    for (uint32_t i = 0; i < s->roster_count; i++) sg_roster_close(&s->rosters[i].map);
     sg_board_close(s->board);
     free(s->rosters);
     free(s->places);

@@ -208,6 +208,12 @@ int sg_roster_back_pair(const struct sg_roster_map *map, uint32_t from, uint32_t
     return -posix_fallocate(map->file, (off_t)((const uint8_t *)pair - (const uint8_t *)map->roster), sizeof *pair);
 }
 
+int sg_roster_claim(struct sg_roster_member *member, uint32_t proxy) {
+    struct sg_roster_member mine = {.state = SG_MEMBER_JOINING, .proxy = proxy};
+    uint64_t absent = SG_MEMBER_ABSENT;
+    return __atomic_compare_exchange_n(&member->place, &absent, mine.place, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
+
 void sg_roster_wake(struct sg_roster *roster) {
     sg_add(&roster->wake, 1);
     sg_futex_wake((_Atomic uint32_t *)&roster->wake, INT_MAX);

@@ -16,7 +16,7 @@
 
 #define SG_BOARD_MAGIC 0x4452414f42474c41ull  /* "ALGBOARD" */
 #define SG_ROSTER_MAGIC 0x5245545352474c41ull /* "ALGRSTER" */
-#define SG_BOARD_VERSION 2u
+#define SG_BOARD_VERSION 3u
 #define SG_EXCHANGE_PROXIES 64u
 #define SG_BOARD_RANKS 1024u
 #define SG_BOARD_MISSING 8u
@@ -29,7 +29,7 @@
 enum { SG_PROXY_ABSENT = 0, SG_PROXY_ALIVE = 1, SG_PROXY_ENDED = 2, SG_PROXY_DEAD = 3 /* written by who notices */ };
 struct sg_board_proxy {
     uint32_t state, pid;
-    uint64_t start;    /* field 22 of /proc/<pid>/stat */
+    uint64_t start;    /* field 22 of /proc/<pid>/stat: another process may have the pid by now */
     uint32_t bell;     /* any proxy: bumped when words that this one looks at have changed; futex */
     uint32_t sleeping; /* 1 while its engine sleeps on the bell */
     uint32_t frozen;   /* the value of the board's `freeze` that it has obeyed */
@@ -72,7 +72,11 @@ struct sg_described { uint32_t kind, dtype, reduction, root; uint64_t count; };
 
 enum { SG_MEMBER_ABSENT = 0, SG_MEMBER_JOINING = 1, SG_MEMBER_JOINED = 2, SG_MEMBER_LEFT = 3, SG_MEMBER_DEAD = 4 };
 struct sg_roster_member {
-    uint32_t state, proxy, global_rank, wants; /* wants: while held, how many collectives it is about to issue */
+    union {
+        struct { uint32_t state, proxy; };
+        uint64_t place; /* both at once: a proxy that dies while it takes a place must be found in it */
+    };
+    uint32_t global_rank, wants;               /* wants: while held, how many collectives it is about to issue */
     uint64_t clock;                            /* collectives issued */
     uint64_t arrived;                          /* collectives whose inputs are final */
     uint64_t splits;                           /* calls of split */
@@ -87,7 +91,7 @@ struct sg_roster_lane {
     uint64_t consumed[SG_EXCHANGE_PROXIES];    /* how many offers of each proxy this one has done with */
     uint64_t reserved[5];
 };
-/* Sends of rank `from` to rank `to`. */
+/* Sends of rank `from` to rank `to`.  None lies on two pages, so that the agent sees in the file's holes which were used. */
 struct sg_roster_pair {
     uint64_t target;                           /* agent */
     uint64_t send_clock, receive_clock;        /* issued */
@@ -95,7 +99,9 @@ struct sg_roster_pair {
     uint64_t sends, receives;                  /* arrived */
     uint64_t published, offers[2], consumed;
     struct sg_described send_ring[SG_PAIR_RING], receive_ring[SG_PAIR_RING];
+    uint64_t reserved[6];
 };
+_Static_assert(sizeof(struct sg_roster_pair) == 512, "a page holds whole pairs");
 struct sg_roster {
     uint64_t magic;
     uint32_t version, ranks;
@@ -125,6 +131,8 @@ void sg_roster_close(struct sg_roster_map *map);
 void sg_roster_remove(const char *directory, const uint8_t key[16]);
 /* Makes sure that the pair's page is there: 0 or -errno. */
 int sg_roster_back_pair(const struct sg_roster_map *map, uint32_t from, uint32_t to);
+/* Takes the member's place for a rank of `proxy`: 1, or 0: it is taken. */
+int sg_roster_claim(struct sg_roster_member *member, uint32_t proxy);
 /* The first failure counts.  `error`: enum sg_failure. */
 void sg_roster_fail(struct sg_roster *roster, uint32_t error, uint32_t rank, const char *said);
 void sg_roster_wake(struct sg_roster *roster);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../transport/process_start.h"
 #include "../transport/wait.h"
 #include "parts.h"
 
@@ -120,10 +121,13 @@ static void watch_peer(sg_engine *engine, uint32_t proxy) {
     uint32_t state = sg_load(&who->state);
     int *pidfd = &engine->pidfds[proxy];
     if (state == SG_PROXY_ABSENT) return;
-    if (state == SG_PROXY_ALIVE && *pidfd < 0) *pidfd = (int)syscall(SYS_pidfd_open, (pid_t)who->pid, 0);
+    int ended = state != SG_PROXY_ALIVE;
+    if (!ended && *pidfd < 0) {
+        *pidfd = (int)syscall(SYS_pidfd_open, (pid_t)who->pid, 0);
+        ended = *pidfd < 0 ? errno == ESRCH : sg_process_start(who->pid) != who->start; /* another has its id */
+    }
     struct pollfd look = {.fd = *pidfd, .events = POLLIN};
-    int ended = state != SG_PROXY_ALIVE || (*pidfd < 0 ? errno == ESRCH : poll(&look, 1, 0) > 0);
-    if (ended) bury(engine, proxy);
+    if (ended || (*pidfd >= 0 && poll(&look, 1, 0) > 0)) bury(engine, proxy);
 }
 
 static int has_peers(const struct sg_communicator *c, uint32_t me) {
@@ -209,18 +213,6 @@ int sg_engine_start(sg_engine *engine) {
 }
 
 /* ---- life -------------------------------------------------------------------------------------------------------------- */
-static uint64_t process_start(uint32_t pid) {
-    char path[64], text[1024];
-    snprintf(path, sizeof path, "/proc/%u/stat", pid);
-    FILE *file = fopen(path, "re");
-    size_t got = file == NULL ? 0 : fread(text, 1, sizeof text - 1, file);
-    if (file != NULL) fclose(file);
-    text[got] = 0;
-    char *at = strrchr(text, ')');
-    for (int field = 2; at != NULL && field < 22; field++) at = strchr(at + 1, ' ');
-    return at == NULL ? 0 : strtoull(at + 1, NULL, 10);
-}
-
 static int enter_board(sg_engine *engine, char why[256]) {
     const struct sg_engine_options *options = &engine->options;
     engine->board = sg_board_open(engine->directory, options->proxy_count, why);
@@ -236,7 +228,7 @@ static int enter_board(sg_engine *engine, char why[256]) {
     }
     struct sg_board_proxy *me = &engine->board->proxies[options->proxy_index];
     me->pid = (uint32_t)getpid();
-    me->start = process_start(me->pid);
+    me->start = sg_process_start(me->pid);
     sg_store(&me->state, SG_PROXY_ALIVE);
     return 0;
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import random
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import numpy as np
 import pytest
 from singularity_core._native import ffi, lib
 
-from .conftest import ALL_REDUCE, RECV, SEND, SUM, World
+from .conftest import ALL_REDUCE, FAIL_REMOTE, RECV, SEND, SUM, World
 
 KEY = b"k" * 16
 
@@ -197,5 +199,128 @@ def test_a_damaged_roster_is_refused(exchange: Path) -> None:
             assert lib.sg_roster_look(str(exchange).encode(), b"c-00", found) < 0
         assert lib.sg_roster_look(str(exchange).encode(), b"../board", found) < 0
         damaged.unlink()
+    finally:
+        world.end()
+
+
+def test_a_held_group_that_fails_wants_nothing(world: World, exchange: Path) -> None:
+    """A group that the cut held, and that its communicator's error ends, leaves no wish behind."""
+    members, said = world.communicator(), ffi.new("char[160]")
+    first = world.ranks[0]
+    board, found = lib.sg_engine_board(first.engine), roster(exchange)
+    board.cut = 1
+    group = first.submit(operation(members[0]))
+    assert (first.status.state, found.members[0].wants) == (lib.SG_RANK_HELD, 1)
+    found.roster.error = FAIL_REMOTE
+    assert lib.sg_group_issue(group, said) == -FAIL_REMOTE
+    assert (first.status.state, found.members[0].wants) == (lib.SG_RANK_RUNNING, 0)
+    lib.sg_group_free(group)
+    board.cut = 0
+    lib.sg_roster_close(found)
+
+
+def test_a_place_is_its_proxys_from_the_first_moment(exchange: Path) -> None:
+    """A proxy that dies while one of its ranks joins is found in the rank's place: the others are told."""
+    world = World([0], exchange, proxies=2)
+    try:
+        member, said = world.ranks[0].join(KEY, 2, 0), ffi.new("char[160]")
+        found = roster(exchange)
+        assert lib.sg_roster_claim(found.members + 1, 1) == 1
+        assert lib.sg_roster_claim(found.members + 1, 0) == 0
+        assert (found.members[1].state, found.members[1].proxy) == (lib.SG_MEMBER_JOINING, 1)
+        assert lib.sg_member_ready(member, said) == 0
+        lib.sg_engine_board(world.ranks[0].engine).proxies[1].state = lib.SG_PROXY_DEAD
+        while lib.sg_member_ready(member, said) == 0:
+            world.turn()
+        assert lib.sg_member_ready(member, said) == -FAIL_REMOTE
+        lib.sg_roster_close(found)
+    finally:
+        world.end()
+
+
+def test_another_process_with_a_proxys_id_is_not_that_proxy(exchange: Path) -> None:
+    """Who waits for ranks of a proxy whose process id now is another process's is told that it is gone."""
+    world = World([0, 1], exchange)
+    try:
+        members = world.communicator()
+        lib.sg_engine_board(world.ranks[0].engine).proxies[1].start += 1
+        world.ranks[0].submit(operation(members[0]))
+        while not world.ranks[0].opened:
+            world.turn()
+        assert world.ranks[0].error(members[0])[0] == FAIL_REMOTE
+    finally:
+        world.end()
+
+
+# ---- what the agent sees -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def survey(exchange: Path) -> Any:
+    """Looks at a board that is made with one proxy."""
+    why = ffi.new("char[256]")
+    survey = lib.sg_survey_open(str(exchange).encode(), 1, why)
+    assert survey != ffi.NULL, ffi.string(why)
+    yield survey
+    lib.sg_survey_close(survey)
+
+
+def test_all_pairs_are_seen(exchange: Path, survey: Any) -> None:
+    """Every pair of a backward ring is a channel with its clocks, wherever it lies in the roster."""
+    world = World([0] * 8, exchange)
+    try:
+        members = world.communicator()
+        for rank in range(1, 8):
+            world.ranks[rank].submit(operation(members[rank], SEND, rank - 1), arrive=False)
+        for rank in range(7):
+            world.ranks[rank].submit(operation(members[rank], RECV, rank + 1), arrive=False)
+        assert lib.sg_survey_look(survey) == 0
+        cut = lib.sg_survey_cut(survey)
+        pairs: dict[int, list[tuple[int, int]]] = {}
+        for member in cut.members[0 : cut.member_count]:
+            pairs.setdefault(member.channel, []).append((member.rank, member.clock))
+        wanted = [[(rank, 1), (rank - 1, 1)] for rank in range(1, 8)]
+        assert sorted(pairs[channel] for channel in pairs if channel != 0) == wanted
+    finally:
+        world.end()
+
+
+def test_a_rank_that_decides_delays_a_look_while_its_proxy_lives(exchange: Path, survey: Any) -> None:
+    """What a rank is deciding is waited for, unless its proxy died over it, or another process has its id."""
+    world = World([0], exchange)
+    board = lib.sg_engine_board(world.ranks[0].engine)
+    proxy = board.proxies[0]
+    try:
+        assert lib.sg_survey_look(survey) == 0
+        board.ranks[0].issuing = 1
+        assert lib.sg_survey_look(survey) == -errno.EAGAIN
+        proxy.start += 1
+        assert lib.sg_survey_look(survey) == 0
+        proxy.start -= 1
+        proxy.state = lib.SG_PROXY_DEAD
+        assert lib.sg_survey_look(survey) == 0
+        board.ranks[0].proxy = 1 << 20
+        assert lib.sg_survey_look(survey) == 0
+    finally:
+        proxy.state, board.ranks[0].issuing = lib.SG_PROXY_ALIVE, 0
+        world.end()
+
+
+def test_communicators_come_and_go(exchange: Path, survey: Any) -> None:
+    """Each look sees the communicators that there are, whatever their names, and each once."""
+    world = World([0, 0], exchange)
+    draw, there = random.Random(5), dict[bytes, list[Any]]()
+    try:
+        for _ in range(60):
+            if there and draw.random() < 0.4:
+                for member in there.pop(draw.choice(sorted(there))):
+                    lib.sg_member_leave(member, 0)
+                world.settle()
+            else:
+                key = draw.randbytes(16)
+                there[key] = world.communicator(key=key)
+            for _ in range(2):
+                assert lib.sg_survey_look(survey) == 0
+                assert lib.sg_survey_cut(survey).channel_count == len(there)
     finally:
         world.end()
