@@ -7,12 +7,14 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from singularity_core.hal.cuda_wheels import nvrtc_library
+
+from .multirank.jobs import JOBS
 
 MODES = ("native", "proxied")
 RunRank = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -25,6 +27,14 @@ def _launcher() -> str:
     if found is None:
         pytest.fail("singularity-run is not installed: pip install -e . (see README)")
     return found
+
+
+@pytest.fixture(autouse=True)
+def no_job_outlives_its_test() -> Iterator[None]:
+    """Jobs of several ranks end with their test, whatever becomes of it, and leave nothing behind."""
+    yield
+    if JOBS.started:
+        assert JOBS.end() == []
 
 
 @pytest.fixture(scope="session")

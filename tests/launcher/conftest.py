@@ -13,13 +13,11 @@ from typing import IO
 
 import pytest
 
-from singularity_core.launcher.job_directory import OWNER_FILE, jobs_root
 from singularity_core.launcher.processes import JOB_VARIABLE
 
+from ..launched import MARK, SECONDS, Launched, processes_with
+
 HERE = Path(__file__).parent
-SECONDS = 60.0
-MARK = "SINGULARITY_TEST_MARK"
-"""Marks every process of a test: unlike the job's own variable, the launcher and guardian have it too."""
 
 
 def wait_for(what: Callable[[], object], why: str) -> None:
@@ -47,37 +45,13 @@ def on_a_terminal(*command: str, **environment: str) -> bytes:
     return shown
 
 
-def processes_with(variable: str, value: str) -> dict[int, str]:
-    """Running processes (no zombies) whose initial environment has `variable`, by pid, with their command."""
-    marker = f"{variable}={value}".encode()
-    found = {}
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit():
-            continue
-        try:
-            if marker in (folder / "environ").read_bytes().split(b"\0"):
-                found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-        except OSError:
-            continue
-    return found
-
-
-class Launcher:
+class Launcher(Launched):
     """Runs singularity-run for one test."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__(str(folder))
         self.folder = folder
-        self.mark = str(folder)
-        self.started: list[subprocess.Popen[str]] = []
         self.program = [sys.executable, "-P", "-m", "singularity_core.launcher.run"]
-
-    def jobs(self) -> set[Path]:
-        """Directories of the jobs that this test started; other jobs of this user are no business of its."""
-        pids = {str(process.pid) for process in self.started}
-        try:
-            return {path for path in jobs_root().iterdir() if _owner(path) in pids}
-        except FileNotFoundError:
-            return set()
 
     def start(
         self, *arguments: str, backend: str | None = "plain", standard_input: str = "", **environment: str
@@ -133,11 +107,6 @@ class Launcher:
             if any(part.startswith(f"{JOB_VARIABLE}=") for part in _environment(pid))
         }
 
-    def leftovers(self) -> list[str]:
-        """Processes and job directories that should not be there any more."""
-        mine = [f"{pid} {command}" for pid, command in processes_with(MARK, self.mark).items()]
-        return mine + [str(path) for path in self.jobs()]
-
 
 def _environment(pid: int) -> list[str]:
     try:
@@ -146,26 +115,9 @@ def _environment(pid: int) -> list[str]:
         return []
 
 
-def _owner(job: Path) -> str:
-    try:
-        return (job / OWNER_FILE).read_text().strip()
-    except OSError:  # it comes or goes at this moment
-        return ""
-
-
 @pytest.fixture
 def launcher(tmp_path: Path) -> Iterator[Launcher]:
     """A launcher whose leftovers fail the test, and are removed all the same."""
     launcher = Launcher(tmp_path)
     yield launcher
-    for process in launcher.started:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
-    deadline = time.monotonic() + SECONDS
-    while launcher.leftovers() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    left = launcher.leftovers()
-    for pid in processes_with(MARK, launcher.mark):
-        os.kill(pid, 9)
-    assert left == []
+    assert launcher.end() == []

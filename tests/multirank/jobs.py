@@ -11,7 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from ..launched import MARK, Launched
+
 LAUNCHER = Path(sys.executable).parent / "singularity-run"
+JOBS = Launched(f"jobs-{os.getpid()}")
+"""Of the running test; a fixture of all tests ends those that it leaves."""
 
 
 def start_job(
@@ -22,7 +26,7 @@ def start_job(
     options: Sequence[str] = (),
     env: dict[str, str] | None = None,
 ) -> subprocess.Popen[str]:
-    """Starts a Python program on `ranks` ranks and `devices` in-memory devices; the caller ends it."""
+    """Starts a Python program on `ranks` ranks and `devices` in-memory devices; they end with the test."""
     command = [
         str(LAUNCHER),
         "--backend",
@@ -36,15 +40,17 @@ def start_job(
         "SINGULARITY_FAKE_DEVICES": str(max(ranks, devices)),
         **(env or {}),
     }
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [*command, str(script), *arguments],
-        env={**os.environ, **environment},
+        env={**os.environ, **environment, MARK: JOBS.mark},
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
         cwd=script.parent,
     )
+    JOBS.started.append(process)
+    return process
 
 
 def finish(process: subprocess.Popen[str], timeout: float = 120.0) -> tuple[int, str, str]:
