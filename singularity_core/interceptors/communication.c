@@ -19,8 +19,9 @@ static void tell_misses(void *owner, int misses) { sg_residency_misses(owner, mi
 
 static void fail(void *owner, const char *said) {
     sg_session *s = owner;
-    uint32_t none = 0;
-    if (!atomic_compare_exchange_strong(&s->page->async_error, &none, ERROR_LAUNCH_FAILED)) return; /* told already */
+    sg_session_note_error(s, ERROR_LAUNCH_FAILED);
+    if (strcmp(said, s->failure_said) == 0) return; /* of many that wait for the same, one line */
+    snprintf(s->failure_said, sizeof s->failure_said, "%s", said);
     fprintf(stderr, "singularity: rank %u: a collective has no result: %s\n", s->rank, said);
 }
 

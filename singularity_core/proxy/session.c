@@ -231,6 +231,12 @@ static void announce_death(sg_session *s) {
     sg_bulk_wake(s);
 }
 
+void sg_session_note_error(sg_session *s, int32_t error) {
+    uint32_t before = 0;
+    while (!atomic_compare_exchange_weak(&s->page->async_error, &before, (uint32_t)error))
+        if (before != 0 && (sg_sticky(before) || !sg_sticky((uint32_t)error))) return;
+}
+
 int sg_session_join(sg_session *s, uint32_t limit) {
     pthread_mutex_lock(&s->lock);
     int error = s->closed ? -ESHUTDOWN : s->threads >= limit ? -EAGAIN : 0;

@@ -72,6 +72,7 @@ struct sg_session {
     pthread_mutex_t pinned_lock;
     void *state; /* the handlers' */
     struct sg_party *party; /* its place in the exchange */
+    char failure_said[160]; /* the exchange's thread: of its last collective without a result */
     uint32_t *last_op;      /* where the board shows what the rank has called last; NULL: nowhere */
     _Atomic uint32_t replaying;
     _Atomic uint64_t counters[32];
@@ -138,6 +139,9 @@ sg_session *sg_session_create(sg_server *server, uint32_t slot, uint32_t rank, u
 void sg_session_end(sg_session *session, uint32_t how, uint32_t why_dead); /* any thread; returns at once */
 /* Counts the caller as one of its threads, unless `limit` are there (-EAGAIN) or it is over (-ESHUTDOWN). */
 int sg_session_join(sg_session *session, uint32_t limit);
+/* Makes `error` the session's async_error, for its rank's next call.  The first one counts, but a sticky one is never lost to
+ * another that the rank has not asked for yet. */
+void sg_session_note_error(sg_session *session, int32_t error);
 void sg_session_leave(sg_session *session); /* the session may be gone when this returns */
 int sg_session_bury(sg_session *session);  /* starts the undertaker; `ended` is set when it is through */
 void sg_session_free(sg_session *session); /* after `ended` */

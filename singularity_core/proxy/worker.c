@@ -23,11 +23,6 @@
 
 _Thread_local struct sg_worker *sg_current_worker;
 
-static void note_error(sg_session *s, int32_t error) {
-    uint32_t none = 0;
-    atomic_compare_exchange_strong(&s->page->async_error, &none, (uint32_t)error);
-}
-
 /* ---- executing ----------------------------------------------------------------------------------------- */
 static int32_t make_current(struct sg_worker *w, uint32_t index) {
     sg_session *s = w->session;
@@ -186,7 +181,7 @@ static int serve(struct sg_worker *w) {
     if (flags & SG_OP_WAITS) atomic_fetch_sub(&s->turn.waiting, 1);
     if (result == SG_CUDA_NOT_READY) atomic_store_explicit(&s->turn.polled, 1, memory_order_relaxed);
     int leads = !lent || take_lead(s); /* before the reply: else its reader would wake a follower in vain */
-    if (result != SG_CUDA_SUCCESS && (!replies || sg_sticky((uint32_t)result))) note_error(s, result);
+    if (result != SG_CUDA_SUCCESS && (!replies || sg_sticky((uint32_t)result))) sg_session_note_error(s, result);
     /* an aborted call has no result worth having: its thread learns that the session is dead */
     if (replies && atomic_load(&s->ending) != SG_ABORTS) send_reply(s, request.reply, call, result, &answer);
     return leads;

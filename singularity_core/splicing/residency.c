@@ -206,9 +206,10 @@ static sg_session *resident(const struct sg_residency *r) {
     return r->slicer.resident == SG_SLICER_NOBODY ? NULL : r->sessions[r->slicer.resident];
 }
 
+/* Only success says that a device rests; a backend that has no memory to look, say, does not know. */
 static int runs(sg_server *server) {
     const struct sg_hal_table *hal = server->hal;
-    return SG_HAL_HAS(hal, settle) && hal->settle(hal->state, 0) == SG_CUDA_NOT_READY;
+    return SG_HAL_HAS(hal, settle) && hal->settle(hal->state, 0) != SG_CUDA_SUCCESS;
 }
 
 /* Whether the resident session has something to do.  `watched`: the leader tells of itself.  One that is parked runs nothing
@@ -258,7 +259,8 @@ static int look(sg_server *server, uint64_t now) {
     for (uint32_t i = 0; i < SG_SLICER_SLOTS; i++)
         others |= r->sessions[i] != NULL && r->sessions[i] != here && wants(r->sessions[i]);
     if (here != NULL && others && (atomic_load(&here->turn.attention) & SG_ATTEND_WATCH) == 0) {
-        /* what the leader does now began unwatched: believed busy until it has looked once more */
+        /* What the leader does now began unwatched.  It is believed idle until it takes its next message: believed busy
+         * it would keep the device when there is none. */
         atomic_store(&here->turn.touching, 0);
         atomic_store(&here->turn.polled, 0);
         attend(here, SG_ATTEND_WATCH);
@@ -296,7 +298,8 @@ static int bring_to_rest(sg_server *server, sg_session *out) {
     attend(out, SG_ATTEND_HOLD);
     hold(r, out);
     while (out->turn.inside != 0) wait_changed(r, 0);
-    while (error == SG_CUDA_NOT_READY && !is_over(out) && !atomic_load(&r->stopping)) {
+    while (error != SG_CUDA_SUCCESS && !is_over(out) && !atomic_load(&r->stopping)) {
+        if (error != SG_CUDA_NOT_READY) wait_changed(r, sg_now_ns() + PROBE_NS); /* it could not look: soon, perhaps */
         pthread_mutex_unlock(&r->lock);
         error = hal->settle(hal->state, PROBE_NS);
         pthread_mutex_lock(&r->lock);
@@ -380,8 +383,9 @@ static void *slicer_main(void *argument) {
             switch_to(server, decision.to);
         } else if (others && r->busy == DEVICE_RUNS && until > now) {
             pthread_mutex_unlock(&r->lock); /* its end is worth knowing at once */
-            hal->settle(hal->state, until - now);
+            int32_t error = hal->settle(hal->state, until - now);
             pthread_mutex_lock(&r->lock);
+            if (error != SG_CUDA_SUCCESS && error != SG_CUDA_NOT_READY) wait_changed(r, until);
         } else {
             wait_changed(r, until);
         }
@@ -535,16 +539,18 @@ static int all_held(struct sg_residency *r) {
     return held;
 }
 
+static void end_rest(struct sg_residency *r) {
+    r->slicer.held = 0;
+    if (resident(r) != NULL && may_open(resident(r))) open_gates(resident(r));
+}
+
 int sg_server_hold_all(sg_server *server, int on, uint64_t timeout_ns) {
     struct sg_residency *r = &server->residency;
     uint64_t until = sg_now_ns() + timeout_ns;
     int held = 1;
     pthread_mutex_lock(&r->lock);
     r->paused = on != 0;
-    if (!on && r->slicer.held) {
-        r->slicer.held = 0;
-        if (resident(r) != NULL && may_open(resident(r))) open_gates(resident(r));
-    }
+    if (!on) end_rest(r);
     for (uint32_t i = 0; i < SG_SLICER_SLOTS; i++) {
         sg_session *s = r->sessions[i];
         if (s == NULL) continue;
@@ -563,10 +569,17 @@ int sg_server_hold_all(sg_server *server, int on, uint64_t timeout_ns) {
 
 int sg_residency_rest(sg_server *server) {
     struct sg_residency *r = &server->residency;
+    const struct sg_hal_table *hal = server->hal;
     pthread_mutex_lock(&r->lock);
-    int rests = r->paused && !r->switching;
+    int rests = r->paused && !r->switching && SG_HAL_HAS(hal, settle);
     for (uint32_t i = 0; i < SG_SLICER_SLOTS; i++) rests = rests && (r->sessions[i] == NULL || r->sessions[i]->turn.gate_count == 0);
-    if (rests) r->slicer.held = 1;
+    if (rests) {
+        /* First no gate opens any more, then we look: a host function may return at any moment, and what follows it
+         * must not begin between the two. */
+        r->slicer.held = 1;
+        rests = hal->settle(hal->state, 0) == SG_CUDA_SUCCESS;
+        if (!rests) end_rest(r);
+    }
     pthread_mutex_unlock(&r->lock);
     return rests;
 }

@@ -23,7 +23,8 @@ struct sg_server;
 
 int32_t sg_device_enter(struct sg_session *session); /* 0, or CUDA_ERROR_CONTEXT_IS_DESTROYED: the session ends */
 void sg_device_leave(struct sg_session *session);
-/* All sessions are held (sg_server_hold_all).  1: none has a gate to be opened; from now on nothing changes on the device. */
+/* All sessions are held (sg_server_hold_all).  1: none had a gate to be opened, nothing runs on the device or could begin by
+ * itself, and from now on no gate opens: nothing changes there until all go on.  Needs the HAL's `settle`. */
 int sg_residency_rest(struct sg_server *server);
 int sg_device_resident(const struct sg_session *session);
 /* Whether other sessions use the device too: then what waits must not do so inside of enter and leave. */
@@ -57,7 +58,7 @@ struct sg_turn { /* a session's; guarded by the server's residency lock, but for
     _Atomic uint32_t touching; /* while WATCH: the leader runs a call that touches memory */
     _Atomic uint32_t polled;   /* while WATCH: a query found work undone; since then no call touched memory */
     _Atomic int resident;
-    int joined, leaving, moving, parked, lead_ours, misses, ends, discarded, wants;
+    int joined, leaving, moving, parked, lead_ours, misses, ends, discarded;
     uint32_t inside, pins, wanting;
     uint64_t *gates; /* to be opened when it is resident */
     uint32_t gate_count, gate_room;

@@ -27,18 +27,12 @@ static void hear_host_functions(sg_server *server) {
     pthread_mutex_unlock(&r->lock);
 }
 
-static int device_rests(sg_server *server) {
-    const struct sg_hal_table *hal = server->hal;
-    /* Without `settle` the device has one session, and no gates to wait at. */
-    return (SG_HAL_HAS(hal, settle) ? hal->settle(hal->state, 0) : hal->quiesce(hal->state)) != SG_CUDA_NOT_READY;
-}
-
 static void come_to_rest(sg_server *server, uint32_t number) {
     _Atomic uint32_t *freeze = (_Atomic uint32_t *)&sg_engine_board(server->engine)->freeze;
     while (wanted(server) == number && !atomic_load(&server->stopping)) {
         if (sg_server_hold_all(server, 1, LOOK_MS * 5000000u) == 0) {
             hear_host_functions(server);
-            if (sg_engine_idle(server->engine) && device_rests(server) && sg_residency_rest(server)) return;
+            if (sg_engine_idle(server->engine) && sg_residency_rest(server)) return;
         }
         sg_futex_wait(freeze, number, LOOK_MS);
     }

@@ -52,7 +52,7 @@ void sg_image_close(sg_session *s) {
 static void trim(sg_session *s, uint64_t live) {
     struct sg_arena_block block;
     uint64_t at = SG_DEVICE_BASE;
-    if (s->image.freed < TRIM_BYTES || s->image.freed < live / 2) return;
+    if (s->image.host == NULL || s->image.freed < TRIM_BYTES || s->image.freed < live / 2) return;
     for (uint64_t from = at; sg_arena_next(s->arena, from, &block) == SG_ARENA_OK; from = at = block.address + block.bytes)
         drop_pages(s, at, block.address);
     drop_pages(s, at, SG_DEVICE_BASE + span(s));
