@@ -214,16 +214,29 @@ int32_t sg_pinned_commit(sg_session *s, uint64_t offset, uint64_t bytes, int on)
     return error;
 }
 
-int32_t sg_pinned_owned(sg_session *s, uint64_t host, uint64_t bytes) {
+/* The lock is held.  Neighbouring commitments count as one. */
+static int is_committed(const sg_session *s, uint64_t host, uint64_t bytes) {
     struct sg_arena_block block = {0};
     uint64_t at = host, end = host + bytes;
-    if (end < host || host < (uint64_t)s->pinned) return SG_CUDA_INVALID_VALUE;
-    pthread_mutex_lock(&s->pinned_lock);
-    int good = 1;
-    do { /* neighbouring commitments count as one */
+    int good = end >= host && host >= (uint64_t)s->pinned;
+    while (good && (at == host || at < end)) {
         good = sg_arena_find(s->committed, at, &block) == SG_ARENA_OK;
         at = block.address + block.bytes;
-    } while (good && at < end);
+    }
+    return good;
+}
+
+int32_t sg_pinned_owned(sg_session *s, uint64_t host, uint64_t bytes) {
+    pthread_mutex_lock(&s->pinned_lock);
+    int good = is_committed(s, host, bytes);
+    pthread_mutex_unlock(&s->pinned_lock);
+    return good ? SG_CUDA_SUCCESS : SG_CUDA_INVALID_VALUE;
+}
+
+int32_t sg_pinned_copy(sg_session *s, uint64_t pinned, void *host, uint64_t bytes, int write) {
+    pthread_mutex_lock(&s->pinned_lock);
+    int good = is_committed(s, pinned, bytes);
+    if (good) memcpy(write ? (void *)pinned : host, write ? host : (void *)pinned, bytes);
     pthread_mutex_unlock(&s->pinned_lock);
     return good ? SG_CUDA_SUCCESS : SG_CUDA_INVALID_VALUE;
 }

@@ -165,6 +165,9 @@ int sg_memory_begin(sg_session *session); /* 0 or -ENOMEM */
 void sg_memory_end(sg_session *session);  /* frees what the session holds */
 int sg_pinned_open(sg_session *session);
 void sg_pinned_end(sg_session *session);
+/* To or from committed memory of the window, or nothing and CUDA_ERROR_INVALID_VALUE.  The rank may withdraw the memory at any
+ * moment: it waits until this is through. */
+int32_t sg_pinned_copy(sg_session *session, uint64_t pinned, void *host, uint64_t bytes, int write);
 
 /* communication.c; begin and open: 0, or -errno, or -1 with `why`.  quit: no collective of the session waits for anything any
  * more, its gates are open; end: when its streams are gone. */

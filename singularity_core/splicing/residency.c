@@ -179,11 +179,8 @@ static int32_t view(sg_session *s, uint64_t address, void *host, uint64_t bytes,
     const struct sg_hal_table *hal = s->server->hal;
     int32_t error = 0;
     if (bytes == 0) return 0;
-    if (address - SG_DEVICE_BASE >= SG_DEVICE_WINDOW) {
-        if (sg_pinned_owned(s, address, bytes) != 0) return ERROR_ILLEGAL_ADDRESS;
-        memcpy(write ? (void *)address : host, write ? host : (void *)address, bytes);
-        return 0;
-    }
+    if (address - SG_DEVICE_BASE >= SG_DEVICE_WINDOW)
+        return sg_pinned_copy(s, address, host, bytes, write) == 0 ? 0 : ERROR_ILLEGAL_ADDRESS;
     int resident = sg_device_pin(s);
     uint8_t *image = resident ? NULL : sg_image_at(s, address);
     if (sg_memory_owned(s, address, bytes) != 0) error = ERROR_ILLEGAL_ADDRESS;

@@ -167,6 +167,26 @@ static void scenario_pinned(void) {
     CHECK(CALL(link_, OP_PIN, 0, 100, 4096, 1) == 1);
 }
 
+static _Atomic int withdrawing;
+static void *thread_views(void *argument) {
+    (void)argument;
+    for (int i = 0; i < 8; i++) CHECK(CALL(link_, OP_VIEW, 0, (uint64_t)sg_link_pinned_base(link_), 1 << 20, 100) == 0);
+    withdrawing = 0;
+    return NULL;
+}
+
+/* Page-locked memory comes and goes while the proxy reads and writes it on the rank's behalf. */
+static void scenario_withdraw(void) {
+    pthread_t thread;
+    withdrawing = 1;
+    CHECK(pthread_create(&thread, NULL, thread_views, NULL) == 0);
+    while (withdrawing) {
+        CHECK(CALL(link_, OP_PIN, 0, 0, 1 << 20, 1) == 0);
+        CHECK(CALL(link_, OP_PIN, 0, 0, 1 << 20, 0) == 0);
+    }
+    pthread_join(thread, NULL);
+}
+
 /* Leaves everything behind that a session can own. */
 static void scenario_litter(void) {
     uint64_t context = ASK(link_, OP_CONTEXT_CREATE, 0);
@@ -360,6 +380,7 @@ static const struct { const char *name; void (*run)(void); } scenarios[] = {
     {"until-death", scenario_until_death}, {"fork", scenario_fork},   {"reopen", scenario_reopen},
     {"twice", scenario_twice},       {"objects", scenario_objects},   {"verify", scenario_verify},
     {"empty", scenario_empty},       {"newcomer", scenario_newcomer},
+    {"withdraw", scenario_withdraw},
 };
 
 int main(int argc, char **argv) {

@@ -30,6 +30,7 @@ enum {
     OP_GATE_OPEN,
     OP_HANG,           /* blocks until its context is destroyed: an endless kernel */
     OP_LIVE,           /* answers u64: physical objects alive in the whole driver, pages registered, bytes live */
+    OP_VIEW,           /* u64 address, u64 bytes, u64 rounds: reads and writes through the session's view, again and again */
     OP_COUNT
 };
 

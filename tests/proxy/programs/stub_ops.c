@@ -180,6 +180,16 @@ HANDLER(pin_add) {
     for (uint64_t i = 0; i < word(r, 1); i++) ((volatile uint8_t *)word(r, 0))[i]++;
     return 0;
 }
+HANDLER(view) {
+    UNUSED;
+    enum { ROOM = 1 << 20 };
+    uint64_t bytes = word(r, 1) < ROOM ? word(r, 1) : ROOM;
+    void *buffer = calloc(1, ROOM);
+    for (uint64_t i = 0; buffer != NULL && i < word(r, 2) && i < 10000; i++)
+        if (sg_view_read(s, word(r, 0), buffer, bytes) == 0) sg_view_write(s, word(r, 0), buffer, bytes);
+    free(buffer);
+    return 0;
+}
 HANDLER(gate_wait) {
     UNUSED;
     struct state *state = state_of(s);
@@ -228,6 +238,7 @@ const struct sg_op sg_ops[] = {
     [OP_GATE_OPEN] = {"gate_open", gate_open, 0},
     [OP_HANG] = {"hang", hang, SG_OP_BLOCKS},
     [OP_LIVE] = {"live", live, SG_OP_NO_CONTEXT},
+    [OP_VIEW] = {"view", view, SG_OP_BLOCKS | SG_OP_NO_CONTEXT},
 };
 const uint32_t sg_op_count = OP_COUNT;
 
