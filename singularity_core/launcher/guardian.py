@@ -12,14 +12,14 @@ from __future__ import annotations
 import os
 import select
 import signal
-import time
 import traceback
 
 from .job_directory import JobDirectory
-from .processes import job_members, kill_all, set_process_name
+from .processes import end_members, set_process_name
 
 _DONE = b"done"
-_KILL_SECONDS = 20.0
+_END_SECONDS = 40.0
+"""More than `end_members` takes."""
 
 
 class Guardian:
@@ -61,6 +61,13 @@ class Guardian:
         select.select([self.pidfd], [], [], 10.0)
         os.close(self.pidfd)
 
+    def hand_over(self) -> None:
+        """Something may be left that the launcher could not end: lets the guardian do its work, as when the
+        launcher is killed, and waits until it has."""
+        os.close(self._pipe)
+        select.select([self.pidfd], [], [], _END_SECONDS)
+        os.close(self.pidfd)
+
     def _send(self, line: bytes) -> None:
         try:
             os.write(self._pipe, line + b"\n")
@@ -78,7 +85,7 @@ def _guard(reading: int, directory: JobDirectory) -> None:
         os.chdir("/")
         leaders, done = _listen(reading)
         if not done:
-            _end_members(directory.job, leaders)
+            end_members(directory.job, leaders)
             directory.remove()
     except BaseException:
         traceback.print_exc()
@@ -109,14 +116,3 @@ def _listen(reading: int) -> tuple[set[int], bool]:
                 return leaders, True
             leaders.add(int(word))
     return leaders, False
-
-
-def _end_members(job: str, leaders: set[int]) -> None:
-    """Kills until two looks in a row find nothing: a process may fork while it is looked for."""
-    deadline = time.monotonic() + _KILL_SECONDS
-    quiet = 0
-    while quiet < 2 and time.monotonic() < deadline:
-        members = job_members(job, leaders)
-        kill_all(members)
-        quiet = 0 if members else quiet + 1
-        time.sleep(0.02)

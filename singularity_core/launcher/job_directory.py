@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from .errors import LaunchError
-from .processes import job_members, kill_all
+from .processes import end_members
 
 OWNER_FILE = "owner"
 
@@ -80,9 +80,13 @@ class JobDirectory:
         """The open, locked owner file; who holds it owns the directory."""
         return self._lock
 
+    def device_path(self, ordinal: int) -> Path:
+        """Where the proxy of physical device `ordinal` puts its door and sessions."""
+        return self.path / f"device-{ordinal}"
+
     def device_directory(self, ordinal: int) -> Path:
-        """Where the proxy of physical device `ordinal` puts its door and sessions; made if need be."""
-        path = self.path / f"device-{ordinal}"
+        """`device_path`, made if need be."""
+        path = self.device_path(ordinal)
         path.mkdir(mode=0o700, exist_ok=True)
         return path
 
@@ -139,7 +143,7 @@ def sweep_stale_jobs(root: Path | None = None) -> list[str]:
     with _locked_root(root, create=False) as exists:
         for path in sorted(root.iterdir()) if exists else ():
             if _unowned(path):
-                kill_all(job_members(path.name))
+                end_members(path.name)
                 shutil.rmtree(path, ignore_errors=True)
                 swept.append(path.name)
         if exists:

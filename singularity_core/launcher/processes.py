@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 JOB_VARIABLE = "SINGULARITY_JOB"
 """Marks every process of a job, so that those that lost their parent are still found."""
 
+_KILL_SECONDS = 20.0
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
@@ -147,3 +149,24 @@ def kill_all(pids: Iterable[int], number: int = signal.SIGKILL) -> None:
             os.kill(pid, number)
         except (ProcessLookupError, PermissionError):
             continue
+
+
+def kill_until_quiet(look: Callable[[], set[int]], seconds: float) -> set[int]:
+    """Kills what `look` finds until two looks in a row find nothing: a process may fork while it is looked
+    for.  Returns what is left after `seconds`."""
+    deadline = time.monotonic() + seconds
+    quiet = 0
+    while quiet < 2:
+        found = look()
+        if found and time.monotonic() > deadline:
+            return found
+        kill_all(found)
+        quiet = 0 if found else quiet + 1
+        if quiet < 2:
+            time.sleep(0.01)
+    return set()
+
+
+def end_members(job: str, leaders: Iterable[int] = ()) -> set[int]:
+    """Kills the members of `job` (see `job_members`) until none is left; returns those that would not go."""
+    return kill_until_quiet(lambda: job_members(job, leaders), _KILL_SECONDS)

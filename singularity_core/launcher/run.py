@@ -96,7 +96,7 @@ def _launch(backend: str | None, target: tuple[str, ...], **options: Any) -> int
     for name in sweep_stale_jobs():
         say(f"removed what was left of job {name}, whose launcher was killed")
     directory = create_job_directory()
-    guardian = None
+    guardian = supervisor = None
     try:
         guardian = Guardian(directory)
         become_subreaper()
@@ -112,8 +112,11 @@ def _launch(backend: str | None, target: tuple[str, ...], **options: Any) -> int
         )
         return supervisor.run()
     finally:
+        left = supervisor is not None and not supervisor.swept
+        if guardian is not None and left:
+            guardian.hand_over()
         directory.remove()
-        if guardian is not None:
+        if guardian is not None and not left:
             guardian.dismiss()
 
 

@@ -30,7 +30,7 @@ def describe_job(
     `now` are of one monotonic clock."""
     proxies = {member.index: member for member in members if member.proxy}
     ranks = {member.index: member for member in members if not member.proxy}
-    facts = {device: read_sessions(directory.path / f"device-{device}") for device in proxies}
+    facts = {device: read_sessions(directory.device_path(device)) for device in proxies}
     return JobStatus(
         job=directory.job,
         run_id=settings.run_id,
@@ -49,7 +49,7 @@ def describe_job(
                 device=device,
                 pid=member.process.pid,
                 state=_state(member, idle="starting" if not member.ready else "running"),
-                arena_bytes=read_arena_bytes(directory.path / f"device-{device}"),
+                arena_bytes=read_arena_bytes(directory.device_path(device)),
                 sessions=len(facts[device]),
             )
             for device, member in sorted(proxies.items())

@@ -33,7 +33,7 @@ from .guardian import Guardian
 from .job_directory import JobDirectory
 from .output import Relay
 from .pausing import Pausing
-from .processes import Ending, die_with_parent, kill_all, live_descendants
+from .processes import Ending, die_with_parent, kill_all, kill_until_quiet, live_descendants
 from .report import Failure, describe_failure, say
 from .settings import JobSettings, proxy_environment, rank_environment, visible_devices
 from .status import describe_job, log_paths
@@ -88,6 +88,8 @@ class Supervisor:
         self._failure: Failure | None = None
         self._signals: list[int] = []
         self._ending = False  # endings are no failures any more
+        self.swept = True
+        """Whether none of the job's processes is left, as before and after `run`."""
         self._wakeup = -1
         # also those that no rank is placed on: a rank may open any ordinal that it sees
         self._devices = sorted(set(visible_devices(settings.device_of_rank, settings.devices)))
@@ -110,12 +112,15 @@ class Supervisor:
     def run(self) -> int:
         """Runs the job to its end; returns the launcher's exit code.  Leaves no process of the job."""
         restore = self._catch_signals()
+        self.swept = False
         try:
             self._start_and_wait()
             return self._exit_code()
         finally:
-            self._clean_up()
-            restore()
+            try:
+                self._clean_up()
+            finally:
+                restore()
 
     def _start_and_wait(self) -> None:
         if self._settings.proxied:
@@ -306,7 +311,7 @@ class Supervisor:
                 self._selector.unregister(relay.reading)
             relay.close()
         if member.proxy:
-            mark_dead(self._directory.device_directory(member.index), Dead.PROXY)
+            mark_dead(self._directory.device_path(member.index), Dead.PROXY)
         if not self._ending and self._failure is None and (member.proxy or returncode != 0):
             self._failure = self._blame(member)
 
@@ -368,19 +373,28 @@ class Supervisor:
     def _clean_up(self) -> None:
         self._ending = True
         self._phase = "ending"
-        self._agent.job_ends(self._why_it_ends())
-        self._stop(
-            self._ranks, self._signals[0] if self._signals else signal.SIGTERM, self._settings.grace_seconds
-        )
-        self._stop(self._proxies, signal.SIGTERM, _PROXY_STOP_SECONDS)
-        deadline = time.monotonic() + _SWEEP_SECONDS
-        while time.monotonic() < deadline and (left := live_descendants(os.getpid())):
-            kill_all(left)
+        try:
+            self._agent.job_ends(self._why_it_ends())
+            number = self._signals[0] if self._signals else signal.SIGTERM
+            self._stop(self._ranks, number, self._settings.grace_seconds)
+            self._stop(self._proxies, signal.SIGTERM, _PROXY_STOP_SECONDS)
+        finally:  # whatever went wrong above
+            self._sweep()
+            self._agent.close()
+            self._selector.close()
+
+    def _sweep(self) -> None:
+        """Ends all descendants."""
+
+        def look() -> set[int]:
             self._reap_orphans()
-            time.sleep(0.01)
+            return live_descendants(os.getpid())
+
+        left = kill_until_quiet(look, _SWEEP_SECONDS)
         self._reap_orphans()
-        self._agent.close()
-        self._selector.close()
+        self.swept = not left
+        if left:
+            say(f"could not end {', '.join(f'process {pid}' for pid in sorted(left))}; the guardian tries on")
 
     def _stop(self, members: list[Member], number: int, grace: float) -> None:
         """Asks politely, waits, kills.  A second signal from the user, now or before, cuts the wait."""

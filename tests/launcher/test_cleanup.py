@@ -6,6 +6,7 @@ import fcntl
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from singularity_core.launcher.job_directory import (
     stale_jobs,
     sweep_stale_jobs,
 )
-from singularity_core.launcher.processes import process_table, with_descendants
+from singularity_core.launcher.processes import kill_until_quiet, process_table, with_descendants
 
 from .conftest import MARK, Launcher, processes_with, wait_for
 
@@ -103,6 +104,36 @@ def test_killed_family(launcher: Launcher) -> None:
     for pid in with_descendants([process.pid], process_table()):
         os.kill(pid, signal.SIGKILL)
     wait_for(lambda: gone(launcher), "the guardian's work")
+
+
+BROKEN = """
+from singularity_core.launcher import run, supervisor
+def fail(self): raise RuntimeError("the launcher has a fault")
+supervisor.Supervisor._sweep = fail
+run.main()
+"""
+
+
+def test_launcher_that_cannot_clean_up(launcher: Launcher) -> None:
+    """A launcher that fails while it cleans up leaves that to the guardian, and waits for it."""
+    launcher.program = [sys.executable, "-P", "-c", BROKEN]
+    process = start_family(launcher)
+    process.terminate()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "the launcher has a fault" in err
+    assert gone(launcher)
+
+
+def test_killing_looks_twice() -> None:
+    """What appears after a look that found nothing is killed, too; what does not go is told."""
+    with subprocess.Popen(["sleep", "1000"]) as late:
+        looks = iter([set[int](), {late.pid}, set[int](), set[int]()])
+        assert kill_until_quiet(lambda: next(looks), 60.0) == set()
+        assert late.wait(timeout=60) == -signal.SIGKILL
+        assert next(looks, None) is None
+    nobody = 0x7FFFFFFF  # no pid is as high
+    assert kill_until_quiet(lambda: {nobody}, 0.0) == {nobody}
 
 
 def test_killed_with_guardian_is_swept_by_the_next_job(launcher: Launcher) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -101,6 +102,22 @@ def test_killed_proxy_is_the_root_cause(launcher: Launcher, argument: str) -> No
     assert "SIGKILL" in report
     assert "rank 1" in report
     assert "rank 0" not in report
+    assert launcher.leftovers() == []
+
+
+@pytest.mark.parametrize(("proxy_dies", "code"), [(False, 143), (True, 137)])
+def test_job_directory_that_vanishes(launcher: Launcher, proxy_dies: bool, code: int) -> None:
+    """A job whose directory somebody removed (rm, logind) still ends with the exit code that is due, and
+    leaves nothing."""
+    process = start_ranks(launcher, 2, "idle", "--devices", "1")
+    shutil.rmtree(next(iter(launcher.jobs())))
+    os.kill(
+        proxy_pid(launcher, 0) if proxy_dies else process.pid,
+        signal.SIGKILL if proxy_dies else signal.SIGTERM,
+    )
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    assert "Traceback" not in err
     assert launcher.leftovers() == []
 
 
