@@ -9,6 +9,7 @@ import enum
 import mmap
 import os
 import platform
+import pwd
 import select
 import shutil
 import stat
@@ -26,6 +27,8 @@ from .settings import client_library_directory
 
 SHM_BYTES = 256 << 20
 """What a few sessions take: rings, replies and staging; page-locked memory comes on top."""
+
+_LAST_SYSTEM_USER = 999
 
 
 class Verdict(enum.Enum):
@@ -50,7 +53,17 @@ class Finding(msgspec.Struct, frozen=True):
 def examine() -> list[Finding]:
     """Runs all checks.  None of them changes anything."""
     findings = []
-    for check in (_platform, _shm, _shared_mapping, _pidfd, _native_module, _client, _nvrtc, _stale):
+    for check in (
+        _platform,
+        _shm,
+        remove_ipc,
+        _shared_mapping,
+        _pidfd,
+        _native_module,
+        _client,
+        _nvrtc,
+        _stale,
+    ):
         findings.append(_guarded(check))
     return findings + _backends()
 
@@ -90,6 +103,41 @@ def _shm() -> Finding:
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
         return Finding("/dev/shm", Verdict.WARNING, f"{detail}, not sticky", "chmod 1777 /dev/shm")
     return Finding("/dev/shm", Verdict.OK, detail)
+
+
+def remove_ipc(root: Path = Path("/"), user: int | None = None) -> Finding:
+    """systemd-logind removes what users without a session have in /dev/shm, unless it is told not to
+    (logind.conf(5)); system users are spared."""
+    user = os.getuid() if user is None else user
+    name = "RemoveIPC"
+    if user <= _LAST_SYSTEM_USER or not (root / "run/systemd/system").is_dir():
+        return Finding(name, Verdict.OK, "jobs outlive the session that started them")
+    places = ("usr/lib", "run", "etc")  # later ones override
+    drops = {
+        drop.name: drop for at in places for drop in (root / at / "systemd/logind.conf.d").glob("*.conf")
+    }
+    main = next((it for at in reversed(places) if (it := root / at / "systemd/logind.conf").is_file()), None)
+    value = "yes"
+    for file in [*([main] if main else []), *(drops[drop] for drop in sorted(drops))]:
+        for line in file.read_text(errors="replace").splitlines():
+            key, _, said = line.partition("=")
+            value = said.strip().lower() if key.strip() == name else value
+    lingers = any(it.name == _user_name(user) for it in (root / "var/lib/systemd/linger").glob("*"))
+    if value in ("no", "false", "off", "0") or lingers:
+        return Finding(name, Verdict.OK, "jobs outlive the session that started them")
+    return Finding(
+        name,
+        Verdict.WARNING,
+        "systemd-logind removes a job's files from /dev/shm when its user has logged out",
+        "Set RemoveIPC=no in logind.conf, or run `loginctl enable-linger`.",
+    )
+
+
+def _user_name(user: int) -> str:
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return ""
 
 
 def _shared_mapping() -> Finding:

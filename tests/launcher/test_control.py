@@ -77,6 +77,32 @@ def test_doctor_json_agrees_with_exit_code() -> None:
     assert {"platform", "/dev/shm", "pidfd", "proxy module", "client library", "backend plain"} <= checks
 
 
+@pytest.mark.parametrize(
+    ("files", "user", "warns"),
+    [
+        ({}, 1000, True),
+        ({}, 0, False),
+        ({"etc/systemd/logind.conf": "[Login]\n#RemoveIPC=no\n"}, 1000, True),
+        ({"etc/systemd/logind.conf": "[Login]\nRemoveIPC = no\n"}, 1000, False),
+        ({"usr/lib/systemd/logind.conf.d/10.conf": "RemoveIPC=no", "etc/systemd/logind.conf.d/20.conf":
+          "RemoveIPC=yes"}, 1000, True),
+        ({"usr/lib/systemd/logind.conf.d/10.conf": "RemoveIPC=yes", "etc/systemd/logind.conf.d/10.conf":
+          "RemoveIPC=no"}, 1000, False),
+    ],
+)  # fmt: skip
+def test_doctor_warns_of_logind(tmp_path: Path, files: dict[str, str], user: int, warns: bool) -> None:
+    """Where logind would remove a job's files once its user has logged out, the doctor warns; the last word
+    of logind's configuration counts, and system users are spared."""
+    assert doctor.remove_ipc(tmp_path, user).verdict is doctor.Verdict.OK  # no systemd
+    (tmp_path / "run/systemd/system").mkdir(parents=True)
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    found = doctor.remove_ipc(tmp_path, user)
+    assert found.verdict is (doctor.Verdict.WARNING if warns else doctor.Verdict.OK)
+    assert bool(found.remedy) is warns
+
+
 def test_doctor_names_a_full_shm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Too little shared memory is a failure with a remedy."""
     monkeypatch.setattr(doctor, "SHM_BYTES", 1 << 60)
