@@ -6,7 +6,7 @@ Keys: simulated_overhead   {ranks per device: overhead} of a data-parallel job w
                            live per rank, a 2 s step, 16 MiB all-reduced
       simulated_limit      the same, if a switch cost exactly the copying of all live bytes out and in
                            at memcpy's speed
-      ddp_overhead         {ranks per device: overhead} of examples/train_ddp.py, four ranks
+      ddp_overhead         {ranks per device: overhead} of examples/train_ddp.py, on one device
 Simulated kernels take device time and no CPU, so that dedicated devices exist on a machine with few
 processors.  In train_ddp.py kernels really execute: there, devices share the processors, and the dedicated
 step is that of one rank alone, with its part of the batch, on one device of one thread.
@@ -115,10 +115,8 @@ def main() -> None:
         overhead, limit = simulated(directory, arguments.steps, arguments.step_ms)
         alone = ddp_step(directory, 1, 1, arguments.ddp_steps)
         ddp = {
-            str(4 // devices): round(
-                ddp_step(directory, devices, 4, arguments.ddp_steps) / (4 // devices * alone) - 1, 4
-            )
-            for devices in (2, 1)
+            str(share): round(ddp_step(directory, 1, share, arguments.ddp_steps) / (share * alone) - 1, 4)
+            for share in SHARES
         }
     results = {"simulated_overhead": overhead, "simulated_limit": limit, "ddp_overhead": ddp}
     stated = {

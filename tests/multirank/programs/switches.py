@@ -27,10 +27,11 @@ def main() -> None:
     run = Interpreter(directory, 0, {"communicators": groups}, begin(rank))
     (mine,) = (name for name, members in groups.items() if rank in members)
     step: list[list[Any]] = [KERNEL, ["collective", mine, "AllReduce", "int32", WHAT, 1], ["synchronize", 1]]
+    if mine == "odd":
+        run.meet("begun")  # the even ranks have the devices
     run.run([["alloc", "p", 1000]])
     if mine == "odd":
-        run.meet("begun")
-        run.run([KERNEL])
+        run.run([["set", "p", 1, 3]])  # the first launch of a kernel would wait
         run.meet("posted")
         run.run([["synchronize", 1]])
     else:
