@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import selectors
 from collections import deque
 from pathlib import Path
 from typing import BinaryIO
 
 from .report import say
+from .terminal import Terminal
 
 TAIL_LINES = 20
 _LONGEST_LINE = 4096
@@ -17,8 +19,8 @@ _LONGEST_LINE = 4096
 class Relay:
     """One output stream of one process, read without blocking."""
 
-    def __init__(self, terminal: int | None, *, prefix: str = "", log: Path | None = None) -> None:
-        """`terminal`: file descriptor to copy to.  `prefix` goes before each line there, not in the log."""
+    def __init__(self, terminal: Terminal, *, prefix: str = "", log: Path | None = None) -> None:
+        """`terminal`: where to copy it.  `prefix` goes before each line there, not in the log."""
         self.reading, self.writing = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.reading, False)
         self.log_path = log
@@ -26,6 +28,8 @@ class Relay:
         self._prefix = prefix.encode()
         self._partial = b""
         self._tail: deque[bytes] = deque(maxlen=TAIL_LINES)
+        self._selector: selectors.BaseSelector | None = None
+        self._closed = False
         self._log: BinaryIO | None = None
         if log is not None:
             log.parent.mkdir(parents=True, exist_ok=True)
@@ -41,9 +45,31 @@ class Relay:
         """Once the process has its copy."""
         os.close(self.writing)
 
-    def pump(self) -> bool:
-        """Carries on what has come; False at the end of file."""
+    def watch(self, selector: selectors.BaseSelector) -> None:
+        """From now on `selector` calls it whenever something has come.  While its terminal is full it reads
+        nothing, so that the process waits as it would for a reader of its own."""
+        selector.register(self.reading, selectors.EVENT_READ, self._ready)
+        self._selector = selector
+
+    def _unwatch(self) -> None:
+        if self._selector is not None:
+            self._selector.unregister(self.reading)
+            self._selector = None
+
+    def _ready(self) -> None:
+        assert self._selector is not None
+        selector = self._selector
+        if not self._pump():
+            self._unwatch()
+        elif self._terminal.full:
+            self._unwatch()
+            self._terminal.when_room(lambda: None if self._closed else self.watch(selector))
+
+    def _pump(self, *, last: bool = False) -> bool:
+        """Carries on what has come; False at the end of file.  `last`: whatever the terminal says."""
         for _ in range(16):  # then let others have their turn
+            if self._terminal.full and not last:
+                return True
             try:
                 data = os.read(self.reading, 65536)
             except BlockingIOError:
@@ -68,25 +94,18 @@ class Relay:
         self._partial = lines.pop()[-(1 << 20) :]
         self._tail.extend(lines)
         if not self._prefix:
-            self._write(data)
+            self._terminal.write(data)
         elif lines:
-            self._write(b"".join(self._prefix + line + b"\n" for line in lines))
-
-    def _write(self, data: bytes) -> None:
-        while data and self._terminal is not None:
-            try:
-                data = data[os.write(self._terminal, data) :]
-            except BlockingIOError:
-                continue
-            except OSError:  # nobody reads it any more; the log still gets it
-                self._terminal = None
+            self._terminal.write(b"".join(self._prefix + line + b"\n" for line in lines))
 
     def close(self) -> None:
         """Takes what is still in the pipe, without waiting for descendants that hold it open."""
+        self._closed = True
+        self._unwatch()
         with contextlib.suppress(OSError):
-            self.pump()
+            self._pump(last=True)
         if self._prefix and self._partial:
-            self._write(self._prefix + self._partial + b"\n")
+            self._terminal.write(self._prefix + self._partial + b"\n")
         if self._log is not None:
             self._log.close()
         os.close(self.reading)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from .processes import Ending
+from .terminal import STANDARD_ERROR
 
 
 @dataclass(frozen=True)
@@ -32,11 +31,9 @@ class Failure:
 
 
 def say(line: str) -> None:
-    """Prints a line of the launcher's own, if anyone still listens."""
-    try:
-        os.write(2, f"singularity-run: {line}\n".encode(errors="replace"))
-    except OSError:
-        return
+    """Prints a line of the launcher's own, if anyone still listens.  Never raises, and does not wait while
+    the job's loop runs."""
+    STANDARD_ERROR.write(f"singularity-run: {line}\n".encode(errors="replace"))
 
 
 def describe_failure(failure: Failure) -> list[str]:
@@ -58,4 +55,3 @@ def fail(cause: str, remedy: str) -> None:
     say(f"error: {cause}")
     if remedy:
         say(f"  what to do: {remedy}")
-    sys.stderr.flush()

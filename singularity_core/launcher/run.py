@@ -30,6 +30,10 @@ from .settings import (
 )
 from .sharing import place_ranks, placement_options, swap_limit
 from .supervisor import Supervisor
+from .terminal import TERMINALS
+
+_READER_SECONDS = 5.0
+"""So long a launcher that is told to end waits for a reader of its output who takes nothing."""
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -118,6 +122,8 @@ def _launch(backend: str | None, target: tuple[str, ...], **options: Any) -> int
         directory.remove()
         if guardian is not None and not left:
             guardian.dismiss()
+        for terminal in TERMINALS:  # now that nothing is left, a second signal may end us while we wait
+            terminal.drain(_READER_SECONDS if supervisor is not None and supervisor.signalled else None)
 
 
 def _offer() -> str:

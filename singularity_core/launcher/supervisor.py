@@ -8,7 +8,8 @@ the wake-up descriptor.  What happens:
 * on a failure or a signal the ranks get a polite signal, then the grace period, then SIGKILL;
 * whatever the outcome, in the end no descendant is left (this process is a subreaper, so orphans are
   descendants too), and no file in the job's directory;
-* the job's agent is served in the same loop, between events of the job.
+* the job's agent is served in the same loop, between events of the job; so nothing in it may wait for
+  anybody, not even for who reads the launcher's output (terminal.py).
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from .processes import Ending, die_with_parent, kill_all, kill_until_quiet, live
 from .report import Failure, describe_failure, say
 from .settings import JobSettings, proxy_environment, rank_environment, visible_devices
 from .status import describe_job, log_paths
+from .terminal import STANDARD_ERROR, STANDARD_OUTPUT, TERMINALS
 
 _PROXY_START_SECONDS = 120.0
 _PROXY_STOP_SECONDS = 10.0
@@ -113,6 +115,8 @@ class Supervisor:
         """Runs the job to its end; returns the launcher's exit code.  Leaves no process of the job."""
         restore = self._catch_signals()
         self.swept = False
+        for terminal in TERMINALS:
+            terminal.attach(self._selector)
         try:
             self._start_and_wait()
             return self._exit_code()
@@ -144,6 +148,11 @@ class Supervisor:
             self._pausing.enable(lambda: self._make_cut(exchange, len(self._devices)))
         while not self._stopping and self._running(self._ranks):
             self._turn(None)
+
+    @property
+    def signalled(self) -> bool:
+        """Whether somebody wants the launcher itself to end."""
+        return bool(self._signals)
 
     # ---- state -------------------------------------------------------------------------------------
 
@@ -204,7 +213,9 @@ class Supervisor:
             command += ["--swap-limit", str(self._settings.swap_limit)]
         if self._settings.slice_wait is not None:
             command += ["--slice-wait", str(self._settings.slice_wait)]
-        errors = Relay(2, prefix=f"[proxy {device}] ", log=self._log(f"proxy-{device}", "stderr"))
+        errors = Relay(
+            STANDARD_ERROR, prefix=f"[proxy {device}] ", log=self._log(f"proxy-{device}", "stderr")
+        )
         environment = proxy_environment(self._directory.job, self._backend_environment, device)
         member = self._start(
             f"the proxy of device {device}", device, command, environment, [errors], tell=tell, stdout=None
@@ -221,10 +232,10 @@ class Supervisor:
         environment = rank_environment(self._settings, self._common_environment, rank, self._directory.path)
         log_dir = self._settings.log_dir
         prefix = f"[rank{rank}]: " if log_dir and self._settings.ranks > 1 else ""
-        relays = [Relay(2, prefix=prefix, log=self._log(str(rank), "stderr"))]
+        relays = [Relay(STANDARD_ERROR, prefix=prefix, log=self._log(str(rank), "stderr"))]
         stdout = None  # the launcher's own: a terminal stays a terminal
         if log_dir:
-            relays.append(Relay(1, prefix=prefix, log=self._log(str(rank), "stdout")))
+            relays.append(Relay(STANDARD_OUTPUT, prefix=prefix, log=self._log(str(rank), "stdout")))
             stdout = relays[1].writing
         self._start(f"rank {rank}", rank, self._settings.command, environment, relays, stdout=stdout)
 
@@ -265,16 +276,9 @@ class Supervisor:
         self._members.append(member)
         for relay in relays:
             relay.close_writing()
-            self._selector.register(relay.reading, selectors.EVENT_READ, self._pump(relay))
+            relay.watch(self._selector)
         self._selector.register(member.pidfd, selectors.EVENT_READ, member)
         return member
-
-    def _pump(self, relay: Relay) -> Callable[[], None]:
-        def pump() -> None:
-            if not relay.pump():
-                self._selector.unregister(relay.reading)
-
-        return pump
 
     def _log(self, place: str, stream: str) -> Path | None:
         log_dir = self._settings.log_dir
@@ -307,8 +311,6 @@ class Supervisor:
         self._selector.unregister(member.pidfd)
         os.close(member.pidfd)
         for relay in member.relays:
-            if relay.reading in self._selector.get_map():
-                self._selector.unregister(relay.reading)
             relay.close()
         if member.proxy:
             mark_dead(self._directory.device_path(member.index), Dead.PROXY)
@@ -381,6 +383,8 @@ class Supervisor:
         finally:  # whatever went wrong above
             self._sweep()
             self._agent.close()
+            for terminal in TERMINALS:
+                terminal.detach()
             self._selector.close()
 
     def _sweep(self) -> None:
