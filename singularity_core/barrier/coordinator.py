@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .interface import CutState, Progress
+from .interface import CutRefusedError, CutState, Progress
 
 PATIENCE_SECONDS = 0.1
 """So long nothing may move before held ranks are let go on, because a rank that is behind may wait for one of
@@ -67,6 +67,13 @@ class BoardCut:
 
     def begin(self, timeout: float) -> None:
         """Asks all ranks to stop (see `Cut`)."""
+        restless = self._lib.sg_survey_restless(self._survey)
+        if restless >= 0:
+            raise CutRefusedError(
+                f"device proxy {restless} cannot tell when its device has come to rest: its backend lacks "
+                "the capability 'settle'. A job can be paused on a backend that has it "
+                "(`singularity-ctl backends` lists them)."
+            )
         self._number += 1
         self._align_ns = int(timeout / 2 * 1e9)
         self._state, self._at_rest, self._begun = CutState.ACQUIRING, False, False

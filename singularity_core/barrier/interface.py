@@ -36,12 +36,16 @@ class Progress:
     what it waits for."""
 
 
+class CutRefusedError(Exception):
+    """This job's ranks cannot be stopped, and trying again would not help; says why, and what would."""
+
+
 class Cut(Protocol):
     """Stops all ranks of a job at one consistent point.  One thread calls it; no call blocks."""
 
     def begin(self, timeout: float) -> None:
         """Asks all ranks to stop.  `timeout`: seconds that the caller will wait; the caller watches the
-        time itself, and calls `release` when it is over."""
+        time itself, and calls `release` when it is over.  `CutRefusedError`: nothing was begun."""
 
     def poll(self) -> Progress:
         """Looks, and does the coordinator's part of the work; called every few milliseconds while the cut is

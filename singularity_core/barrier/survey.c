@@ -304,6 +304,14 @@ void sg_survey_freeze(struct sg_survey *s, int on) {
     sg_futex_wake((_Atomic uint32_t *)&s->board->freeze, INT_MAX);
 }
 
+int sg_survey_restless(const struct sg_survey *s) {
+    for (uint32_t i = 0; i < s->board->proxy_count; i++) {
+        const struct sg_board_proxy *proxy = &s->board->proxies[i];
+        if (sg_load(&proxy->state) == SG_PROXY_ALIVE && !sg_load(&proxy->rests)) return (int)i;
+    }
+    return -1;
+}
+
 int sg_survey_frozen(const struct sg_survey *s) {
     uint32_t wanted = sg_load(&s->board->freeze);
     for (uint32_t i = 0; i < s->board->proxy_count; i++) {

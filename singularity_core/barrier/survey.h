@@ -23,6 +23,8 @@ void sg_survey_publish(struct sg_survey *survey);
 void sg_survey_number(struct sg_survey *survey, uint32_t number);
 /* Tells the proxies to stop all sessions and let the devices come to rest (on), or to go on. */
 void sg_survey_freeze(struct sg_survey *survey, int on);
+/* A living proxy that cannot tell when its device has come to rest, so that a cut would never be complete; -1: there is none. */
+int sg_survey_restless(const struct sg_survey *survey);
 /* 1: each living proxy has done so. */
 int sg_survey_frozen(const struct sg_survey *survey);
 /* For people: what a rank was last seen at.  0: the job has no such rank now. */

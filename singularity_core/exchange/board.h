@@ -33,7 +33,8 @@ struct sg_board_proxy {
     uint32_t bell;     /* any proxy: bumped when words that this one looks at have changed; futex */
     uint32_t sleeping; /* 1 while its engine sleeps on the bell */
     uint32_t frozen;   /* the value of the board's `freeze` that it has obeyed */
-    uint32_t reserved[9];
+    uint32_t rests;    /* 1: it can tell when its device has come to rest; else no cut can be completed */
+    uint32_t reserved[8];
 };
 
 enum { SG_RANK_ABSENT = 0, SG_RANK_RUNNING = 1, SG_RANK_BLOCKED = 2 /* its oldest collective lacks ranks */,

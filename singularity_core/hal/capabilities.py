@@ -54,7 +54,7 @@ class Capability(enum.Enum):
 
     SETTLE = "settle"
     """The device can say when nothing runs on it or could begin by itself, so that another rank may have
-    it."""
+    it, and a job can be paused."""
 
     NATIVE_TABLE = "native_table"
     """The backend brings its own `sg_hal_table` (native.h), so that the proxy's data path runs without

@@ -271,8 +271,8 @@ class Device(abc.ABC):
 
     @abc.abstractmethod
     def quiesce(self) -> None:
-        """Waits until the device has nothing left to do, whatever stream it came from; raises asynchronous
-        errors."""
+        """Waits until what this object has asked of the device is done, whatever stream it came from; raises
+        asynchronous errors.  Work of other contexts of the process need not be covered: see `settle`."""
 
     # ---- gates ----------------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ struct sg_hal_table {
     /* Content: 128-bit digest of device memory, computed on the device (capability "checksum").  The same
      * function on every backend: digest.h.  `address` is a multiple of 8. */
     int32_t (*digest)(void *state, uint64_t address, uint64_t bytes, uint8_t out[16]);
-    /* Waits until the device has nothing left to do, whatever stream or context it came from. */
+    /* Waits until all that was asked for through this table is done.  Other contexts of the process may go on: see `settle`. */
     int32_t (*quiesce)(void *state);
 
     /* ---- since table size 2: what sharing a device needs (decision 0005) ---- */

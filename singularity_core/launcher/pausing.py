@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ..barrier.interface import Cut, CutState, Progress
+from ..barrier.interface import Cut, CutRefusedError, CutState, Progress
 
 LONG_WAIT_SECONDS = 2.0
 """A rank that waits for others for longer is worth a line in ``status``."""
@@ -159,6 +159,10 @@ class Pausing:
         self._deadline = now + timeout
         try:
             cut.begin(timeout)
+        except CutRefusedError as refused:
+            self._released(now, False, "")  # there is nothing to release
+            pausers, self._pausers = self._pausers, []
+            self._tell(pausers, False, str(refused))
         except Exception as error:  # the coordinator's fault must not end the job
             self._let_go(_complain("begin", error), now)
 

@@ -4,8 +4,10 @@
  *   - every session is held, so that nothing new begins;
  *   - the slicer goes on, because results are due to sessions that are not resident;
  *   - what host functions have returned is heard, though the message waits in the ring behind what is held.
- * At rest: no operation is pending, no gate is to be opened, and the device has nothing that could begin by itself.  A host function of a
- * rank may still run: what follows it in its stream waits at a gate. */
+ * At rest: no operation is pending, no gate is to be opened, and the device has nothing that could begin by itself.  A host
+ * function of a rank may still run: what follows it in its stream waits at a gate.  Only the HAL's `settle` can say that: to
+ * synchronise one context says nothing of those of the sessions.  Without it a device never rests, so the board says so,
+ * and the agent refuses to begin a cut. */
 #include "rest.h"
 
 #include <errno.h>
@@ -56,6 +58,7 @@ static void *rest_main(void *argument) {
 }
 
 int sg_rest_open(sg_server *server) {
+    sg_store(&sg_engine_board(server->engine)->proxies[server->proxy_index].rests, SG_HAL_HAS(server->hal, settle));
     sigset_t all, before;
     sigfillset(&all);
     sigdelset(&all, SIGBUS), sigdelset(&all, SIGSEGV), sigdelset(&all, SIGFPE), sigdelset(&all, SIGILL);

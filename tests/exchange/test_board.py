@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 from singularity_core._native import ffi, lib
 
+from singularity_core.barrier.coordinator import BoardCut
+from singularity_core.barrier.interface import CutRefusedError, CutState
+
 from .conftest import ALL_REDUCE, FAIL_REMOTE, RECV, SEND, SUM, World
 
 KEY = b"k" * 16
@@ -321,5 +324,24 @@ def test_communicators_come_and_go(exchange: Path, survey: Any) -> None:
             for _ in range(2):
                 assert lib.sg_survey_look(survey) == 0
                 assert lib.sg_survey_cut(survey).channel_count == len(there)
+    finally:
+        world.end()
+
+
+def test_no_cut_begins_where_a_device_cannot_rest(exchange: Path) -> None:
+    """A living proxy whose backend cannot tell rest from work refuses the cut, with cause and remedy, and
+    leaves the board as it was."""
+    world = World([0, 1], exchange)
+    try:
+        board, cut = lib.sg_engine_board(world.ranks[0].engine), BoardCut(exchange, 2)
+        board.proxies[0].rests = 1
+        with pytest.raises(CutRefusedError, match=r"device proxy 1 .* 'settle'.*`singularity-ctl backends`"):
+            cut.begin(1.0)
+        assert (board.cut, cut.poll().state) == (0, CutState.OPEN)
+        board.proxies[1].rests = 1
+        cut.begin(1.0)
+        assert cut.poll().state is CutState.ACQUIRING
+        cut.release()
+        cut.close()
     finally:
         world.end()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from singularity_core.barrier.interface import CutState, Progress
+from singularity_core.barrier.interface import CutRefusedError, CutState, Progress
 from singularity_core.launcher.pausing import RELEASE_SECONDS, Outcome, PauseState, Pausing
 
 
@@ -24,6 +24,8 @@ class FakeCut:
     def begin(self, timeout: float) -> None:
         assert not self.held, "begun twice"
         assert timeout > 0
+        if self.broken == "refuses":
+            raise CutRefusedError("no device can rest")
         self.held = True
         self.begun += 1
         if self.broken == "begin":
@@ -98,6 +100,22 @@ def test_pause_and_continue() -> None:
     assert job.pausing.state is PauseState.CONTINUING
     job.look(CutState.OPEN)
     assert (job.pausing.state, job.said[1]) == (PauseState.RUNNING, (True, "continued"))
+
+
+def test_a_refused_pause_leaves_the_job_running() -> None:
+    """Where no cut is possible whoever asks is told why at once, each time, and nothing is released."""
+    job = Job()
+    job.cut.broken = "refuses"
+    for asked in (1, 2):
+        job.pause()
+        assert job.said == [(False, "no device can rest")] * asked
+        assert (job.pausing.state, job.pausing.next_tick()) == (PauseState.RUNNING, None)
+    job.resume()
+    assert job.said[2] == (True, "runs already")
+    job.cut.broken = ""
+    job.pause()
+    job.look(CutState.ACQUIRED)
+    assert job.said[3] == (True, "paused")
 
 
 def test_time_out_releases_and_tells_who_waits() -> None:

@@ -53,6 +53,7 @@ def test_a_held_rank_leaves_the_device(directory: Path, rank_environment: dict[s
             (directory / f"0-{name}.2").touch()
         wait_for(lambda: all((directory / f"0-issued.{rank}").exists() for rank in (0, 1)), "both ranks")
         cut = BoardCut(exchange, 1, patience=NEVER)
+        wait_for(lambda: cut.look() and cut.clocks() == {0: {1}, 1: {0}}, "the first all-reduce")
         cut.begin(NEVER)
         board = lib.sg_board_open(str(exchange).encode(), 1, why)
         wait_for(lambda: cut.poll() and board.cut, "the first targets")
