@@ -142,7 +142,7 @@ def test_a_pause_that_cannot_come_says_who_is_missing(devices: int, tmp_path: Pa
     """One rank has issued a collective, another computes on the host: status names who waits for whom, the
     pause times out and names the latter, and the job goes on to its right end."""
     name = f"late-{tmp_path.name}"
-    late = [*START, ["meet", "a"], ["sleep", 6.0], REDUCE, ["synchronize", None]]
+    late = [*START, ["meet", "a"], ["wait_for", "go"], REDUCE, ["synchronize", None]]
     process = start(tmp_path, [[*START, ["meet", "a"], REDUCE, ["synchronize", None]], late], name, devices)
     wait_for(lambda: (tmp_path / "0-a.1").exists() and (tmp_path / "0-a.0").exists(), "both ranks")
     wait_for(
@@ -160,6 +160,7 @@ def test_a_pause_that_cannot_come_says_who_is_missing(devices: int, tmp_path: Pa
     )
     assert done.returncode == 1
     assert "rank 1: " in done.stdout + done.stderr
+    (tmp_path / "go").touch()
     code, _, stderr = finish(process)
     assert code == 0, stderr
 
@@ -197,8 +198,8 @@ def test_ranks_stop_where_mini_batches_end(devices: int, tmp_path: Path) -> None
 def test_ranks_without_collectives_pause_too(tmp_path: Path) -> None:
     """A rank that only launches is paused: no launch comes through meanwhile, and the job ends well."""
     name = f"plain-{tmp_path.name}"
-    work: list[list[Any]] = [["kernel", "p", "p", 1, 3], ["synchronize", 1], ["sleep", 0.002]]
-    process = start(tmp_path, [[*START, *work * 700]], name, 1)
+    work: list[list[Any]] = [["kernel", "p", "p", 1, 3], ["synchronize", 1]]
+    process = start(tmp_path, [[*START, ["repeat", work, "stop"]]], name, 1)
 
     def launches() -> int:
         ranks = status(name)["ranks"]
@@ -213,5 +214,7 @@ def test_ranks_without_collectives_pause_too(tmp_path: Path) -> None:
     time.sleep(0.2)
     assert launches() == before
     subprocess.run([str(CONTROL), "continue", name], check=True, capture_output=True, timeout=60)
+    wait_for(lambda: launches() > before, "the job to go on")
+    (tmp_path / "stop").touch()
     code, _, stderr = finish(process)
     assert code == 0, stderr
