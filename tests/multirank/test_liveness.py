@@ -37,10 +37,25 @@ def kernel(stream: int, buffer: str = "p") -> list[Any]:
 
 
 WAIT: list[Any] = ["synchronize", None]
+
+
+def tcp(name: str) -> list[Any]:
+    return ["tcp_reduce", name, 5000]
+
+
+def beside(number: int) -> Steps:
+    """A gloo-like all-reduce in a background thread while the rank trains, and joined only afterwards."""
+    return [["thread", [tcp(f"gloo{number}")]], kernel(1), reduce(), WAIT, ["join"]]
+
+
 PROGRAMS: dict[str, list[Steps]] = {
     "meet in the file system between device calls": [
         [kernel(1), ["meet", "a"], kernel(1), reduce(), ["meet", "b"], WAIT, ["meet", "c"], kernel(1)],
         [["meet", "a"], kernel(1), WAIT, reduce(), WAIT, ["meet", "b"], kernel(1), ["meet", "c"]],
+    ],
+    "meet over TCP between device calls": [
+        [kernel(1), tcp("a"), kernel(1), reduce(), tcp("b"), WAIT, tcp("c"), kernel(1)],
+        [tcp("a"), kernel(1), WAIT, reduce(), WAIT, tcp("b"), kernel(1), tcp("c")],
     ],
     "meet after only one has used the device": [
         [kernel(1), WAIT, ["meet", "a"], kernel(1)],
@@ -109,6 +124,7 @@ PROGRAMS: dict[str, list[Steps]] = {
     ],
 }
 FOUR: dict[str, list[Steps]] = {
+    "a gloo job beside NCCL": [[step for number in range(6) for step in beside(number)] for _ in range(4)],
     "groups that cross": [
         [reduce("a", 1, "p"), reduce("c", 2, "q"), WAIT] * 3,
         [reduce("b", 2, "q"), reduce("a", 1, "p"), WAIT] * 3,
@@ -120,6 +136,12 @@ FOUR: dict[str, list[Steps]] = {
         [reduce("a"), WAIT] * 5 + [reduce(), WAIT],
         [reduce("d"), WAIT, reduce(), WAIT],
         [reduce("d"), WAIT, reduce(), WAIT],
+    ],
+    "a rank that needs the others over TCP before it uses the device": [
+        [kernel(1), tcp("x"), WAIT, reduce(), WAIT],
+        [reduce("b", 2, "q"), ["synchronize", 2], tcp("x"), reduce(), WAIT],
+        [["thread", [tcp("x")]], kernel(1), WAIT, ["join"], reduce(), WAIT],
+        [reduce("b", 2, "q"), tcp("x"), reduce(), WAIT],
     ],
     "a ring of sends without groups, one starts": [
         [send(1), receive(3), WAIT],
@@ -160,7 +182,8 @@ def test_two_ranks_on_one_device_end_as_on_two(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", ["0,0,1,1", "0,1,0,1", "0,0,0,0"])
 def test_four_ranks_end_however_they_are_dealt(where: str, tmp_path: Path) -> None:
-    """Crossing groups, unequal synchronisations, rings and sleepers end on every deal of four ranks."""
+    """Crossing groups, unequal synchronisations, rings, sleepers, and all-reduces over TCP beside NCCL end on
+    every deal of four ranks."""
     groups = {"world": [0, 1, 2, 3], "a": [0, 1], "b": [1, 3], "c": [0, 2], "d": [2, 3]}
     programs = [
         {"communicators": groups, "ranks": [[*START, *steps] for steps in ranks]} for ranks in FOUR.values()

@@ -23,6 +23,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[2] / "interposers" / "programs"))
 import driver
 import nccl
+import sockets
 from driver import check, make
 
 PTX = b"""
@@ -179,8 +180,25 @@ class Interpreter:
     def meet(self, name: str) -> None:
         nccl.meet(self.directory / f"{self.number}-{name}", list(range(nccl.world())))
 
+    def tcp_reduce(self, name: str, words: int) -> None:
+        """An all-reduce as of gloo, over sockets, of numbers that depend on `name` and the rank; the digest
+        becomes a result."""
+        data = np.random.default_rng([len(name), nccl.rank(), words]).integers(0, 2**32, words, np.uint32)
+        total = sockets.all_reduce(self.directory / f"{self.number}-{name}.port", data)
+        self.results.append(f"{name} {hashlib.blake2b(total.tobytes(), digest_size=8).hexdigest()}")
+
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
+
+    def wait_for(self, name: str) -> None:
+        """Waits on the host until the test makes that file."""
+        while not (self.directory / name).exists():
+            time.sleep(0.002)
+
+    def repeat(self, steps: list[list[Any]], name: str) -> None:
+        """Goes on until the test makes that file."""
+        while not (self.directory / name).exists():
+            self.run(steps)
 
     # ---- threads -----------------------------------------------------------------------------------------
     def thread(self, steps: list[list[Any]]) -> None:
