@@ -4,7 +4,8 @@ One thread, one selector.  Processes are watched through pidfds, their output th
 the wake-up descriptor.  What happens:
 
 * the first failure by time is the root cause.  Within one turn of the loop a dead proxy counts as earlier
-  than a dead rank, because a rank that loses its proxy dies of that;
+  than a dead rank, because a rank that loses its proxy dies of that; and a rank that a signal killed as
+  earlier than one that exited, because ranks are told of the other's death;
 * on a failure or a signal the ranks get a polite signal, then the grace period, then SIGKILL;
 * whatever the outcome, in the end no descendant is left (this process is a subreaper, so orphans are
   descendants too), and no file in the job's directory;
@@ -299,7 +300,7 @@ class Supervisor:
                 key.data()
         if any(not member.proxy for member in ended):  # did it lose its proxy?
             ended += [m for m in self._running(self._proxies) if m not in ended and _has_ended(m)]
-        for member in sorted(ended, key=lambda m: (not m.proxy, m.index)):
+        for member in sorted(ended, key=lambda m: (not m.proxy, m.process.wait() >= 0)):
             self._ended(member)
         self._reap_orphans()
         self._agent.tick()
