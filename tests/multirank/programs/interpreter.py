@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes as c
 import hashlib
 import json
+import os
 import sys
 import threading
 import time
@@ -172,6 +173,10 @@ class Interpreter:
         }[kind]
         nccl.check(f"nccl{kind}", *arguments, *where)
 
+    def create(self, name: str, ranks: list[int]) -> None:
+        """A communicator that there is not from the start."""
+        self.communicators[name] = nccl.communicator(self.directory / f"{self.number}-{name}.id", ranks)
+
     def group(self, steps: list[list[Any]]) -> None:
         nccl.check("ncclGroupStart")
         self.run(steps)
@@ -194,6 +199,9 @@ class Interpreter:
         """Waits on the host until the test makes that file."""
         while not (self.directory / name).exists():
             time.sleep(0.002)
+
+    def exit(self, code: int) -> None:
+        os._exit(code)
 
     def repeat(self, steps: list[list[Any]], name: str) -> None:
         """Goes on until the test makes that file."""
