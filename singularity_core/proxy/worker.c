@@ -166,11 +166,14 @@ static int serve(struct sg_worker *w) {
         return 0;
     }
     uint32_t flags = sg_ops[request.op].flags;
+    if ((flags & SG_OP_BLOCKS) && !replies) { /* it would run in the leader, and nobody could stop it there */
+        violation(s, "a call that blocks, and no thread that waits for it");
+        return 0;
+    }
     if (s->last_op != NULL) __atomic_store_n(s->last_op, request.op, __ATOMIC_RELAXED);
     if (flags & SG_OP_LAUNCHES) sg_count(s, SG_COUNT_LAUNCHES, 1);
     if (flags & SG_OP_WAITS) atomic_fetch_add(&s->turn.waiting, 1); /* known before the lead is given up */
-    /* Only a call that its thread waits for may be overtaken; others keep the ring's order. */
-    int lent = (flags & SG_OP_BLOCKS) && replies && lend_lead(s, message->flags & SG_MESSAGE_ALONE);
+    int lent = (flags & SG_OP_BLOCKS) && lend_lead(s, message->flags & SG_MESSAGE_ALONE);
     int32_t result;
     if ((flags & SG_OP_BLOCKS) && !lent && sg_device_shared(s)) {
         violation(s, "a call that blocks, and no thread to wait in"); /* others would wait for it, too */

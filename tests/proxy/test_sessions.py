@@ -16,7 +16,7 @@ from .conftest import StubProxy, environment
 @pytest.mark.parametrize(
     "scenario",
     ["echo", "posts", "threads", "blocking", "handover", "bulk", "handles", "pinned", "errors", "sticky",
-     "unknown", "fork", "reopen", "twice", "newcomer", "withdraw"],
+     "unknown", "fork", "reopen", "twice", "newcomer", "withdraw", "unawaited"],
 )  # fmt: skip
 def test_scenario(proxy: StubProxy, scenario: str) -> None:
     """Each scenario of rank.c holds, and afterwards the driver holds nothing."""

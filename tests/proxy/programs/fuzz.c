@@ -69,7 +69,7 @@ static int connect_(struct session *s, const char *directory, uint32_t rank, uin
 /* Operations that would end the fuzzing by design (they wait for ever) are left out. */
 static uint32_t some_op(void) {
     uint32_t op = (uint32_t)(below(40) == 0 ? nasty() : below(OP_COUNT));
-    return op == OP_GATE_WAIT || op == OP_HANG || op == OP_WRITE || op == OP_READ ? OP_ECHO : op;
+    return op == OP_GATE_WAIT || op == OP_HANG || op == OP_WRITE || op == OP_READ || op == OP_VIEW ? OP_ECHO : op;
 }
 
 /* 0: the session is over, or its ring too spoilt to take another message. */

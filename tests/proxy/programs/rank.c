@@ -227,6 +227,13 @@ static void scenario_unknown(void) {
     CHECK(sg_link_begin(link_, OP_NOTHING, 0, 0) == NULL);
 }
 
+/* A call that blocks needs a thread that waits for it, also while the rank is alone on its device. */
+static void scenario_unawaited(void) {
+    CHECK(POST(link_, OP_GATE_WAIT, 0) == 0);
+    CHECK(CALL(link_, OP_NOTHING, 0) == -EPIPE);
+    CHECK(sg_link_dead(link_) == SG_DEAD_PROTOCOL);
+}
+
 static void scenario_truncate(void) {
     char path[4200];
     const struct sg_door *door = sg_door_map(directory_);
@@ -380,7 +387,7 @@ static const struct { const char *name; void (*run)(void); } scenarios[] = {
     {"until-death", scenario_until_death}, {"fork", scenario_fork},   {"reopen", scenario_reopen},
     {"twice", scenario_twice},       {"objects", scenario_objects},   {"verify", scenario_verify},
     {"empty", scenario_empty},       {"newcomer", scenario_newcomer},
-    {"withdraw", scenario_withdraw},
+    {"withdraw", scenario_withdraw}, {"unawaited", scenario_unawaited},
 };
 
 int main(int argc, char **argv) {
