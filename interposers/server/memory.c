@@ -244,7 +244,7 @@ SG_HANDLER(copy)
             return CUDA_ERROR_INVALID_VALUE;
         host = (void *)(uintptr_t)(request->payload + sizeof wire);
         sg_count(session, SG_COUNT_BYTES_IN, total);
-        if ((wire.height > 1 || wire.depth > 1) && sg_device_shared(session))
+        if (wire.height > 1 || wire.depth > 1)
             return start_rows(session, &wire, host, stream);
     }
     return (int32_t)start_copy(session, &wire, host, stream);
