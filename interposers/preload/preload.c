@@ -34,10 +34,16 @@ static __attribute__((noinline)) void *next(void *_Atomic *known, const char *na
     return found;
 }
 
+/* `library` alone, with its major `version`, or with minor numbers behind that: libnccl.so.2.27.5. */
 static int is_named(const char *name, const char *library, const char *version)
 {
-    size_t length = strlen(library);
-    return strncmp(name, library, length) == 0 && (name[length] == 0 || strcmp(name + length, version) == 0);
+    size_t length = strlen(library), more = strlen(version);
+    if (strncmp(name, library, length) != 0)
+        return 0;
+    const char *rest = name + length, *minor = rest + more;
+    if (*rest == 0)
+        return 1;
+    return strncmp(rest, version, more) == 0 && (*minor == 0 || (*minor == '.' && minor[strspn(minor, ".0123456789")] == 0));
 }
 
 static char nccl[PATH_MAX], driver[PATH_MAX]; /* ours; empty: not there */

@@ -16,6 +16,7 @@ from ..sanitizers import compile_c
 RANK = Path(str(files("singularity_core"))) / "lib" / "rank"
 PROGRAMS = Path(__file__).parent / "programs"
 OURS, DECOY = "23203", "1"
+NAMES = ("libnccl.so.2", "libnccl.so.2.27.5", "libnccl.so", "libcuda.so.1", "libcuda.so")
 
 BY_CTYPES = """\
 import ctypes, sys
@@ -45,7 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("preload")
     wheel = out / "nvidia" / "nccl" / "lib"
     wheel.mkdir(parents=True)
-    for name in ("libnccl.so.2", "libnccl.so", "libcuda.so.1", "libcuda.so", "libncclx.so.2"):
+    for name in (*NAMES, "libncclx.so.2", "libnccl.so.20"):
         compile_c(wheel / name, [PROGRAMS / "decoy.c"], "-shared", "-Wl,-soname,libdecoy.so")
     (out / "caller").mkdir()
     compile_c(out / "caller" / "libneighbour.so", [PROGRAMS / "decoy.c"], "-shared")
@@ -71,6 +72,7 @@ def run(command: list[str], preload: bool = True) -> subprocess.CompletedProcess
     ("library", "function", "how"),
     [
         ("libnccl.so.2", "ncclGetVersion", "dlopen"),
+        ("libnccl.so.2.27.5", "ncclGetVersion", "dlopen"),
         ("libnccl.so", "ncclGetVersion", "dlopen"),
         ("libnccl.so.2", "ncclGetVersion", "dlmopen"),
         ("libcuda.so.1", "cuDriverGetVersion", "dlopen"),
@@ -86,7 +88,12 @@ def test_a_path_gives_ours(folder: Path, library: str, function: str, how: str) 
 
 @pytest.mark.parametrize(
     ("library", "how"),
-    [("libncclx.so.2", "dlopen"), ("libnccl.so.2", "dlmopen-new"), ("missing.so", "dlopen")],
+    [
+        ("libncclx.so.2", "dlopen"),
+        ("libnccl.so.20", "dlopen"),
+        ("libnccl.so.2", "dlmopen-new"),
+        ("missing.so", "dlopen"),
+    ],
 )
 def test_other_libraries_are_left_alone(folder: Path, library: str, how: str) -> None:
     """Another name, another namespace, and a file that is not there: as without the preload."""
