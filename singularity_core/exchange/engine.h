@@ -1,9 +1,9 @@
 /* The engine: runs the collectives of the ranks that one proxy serves, together with the engines of its peers.
  *
  * Sans device: a rank's memory and gates are reached through `struct sg_exchange_calls`, so tests drive the same code with
- * memory of their own.  One thread (or a test that calls sg_engine_turn) moves all operations; it never blocks while there
- * is something to move, and an operation is a state machine on counters, so operations of crossing groups cannot lock each
- * other.  The other functions may be called from any thread.
+ * memory of their own.  One thread (or a test that calls sg_engine_turn) moves all operations.  It never waits for one of them:
+ * each is a state machine on counters, so operations of crossing groups cannot lock each other.  `read` and `write` may wait
+ * while the session's memory is being moved (one switch of the device), which waits for no operation.  The other functions may be called from any thread.
  *
  *   party   a session: one rank of the job, as served here
  *   member  a rank's place in a communicator

@@ -40,6 +40,7 @@ static const struct sg_op *look(const sg_member *member, struct missing *out) {
         if (op->finished || !sg_is_pairwise(op->issue.what.kind)) continue;
         int sends = op->issue.what.kind == SG_SEND;
         const struct sg_pair *pair = sends ? member->sends[op->issue.what.root] : member->receives[op->issue.what.root];
+        if (pair == NULL) continue; /* there was no memory for it, and the communicator fails */
         int both = c->places[pair->from] == c->places[pair->to];
         int there = both ? (sends ? pair->receives.first : pair->sends.first) != NULL
                          : sg_load(sends ? &pair->shared->receives : &pair->shared->sends) > pair->done;
