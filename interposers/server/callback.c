@@ -1,6 +1,37 @@
 /* Host functions: the stream waits here while a thread of the rank calls the function (see client/stream.c). */
 #include "handlers.h"
 
+/* callback_lock is held. */
+static void know(struct sg_calls *calls, struct sg_host_record *record)
+{
+    record->before_known = &calls->known;
+    record->next_known = calls->known;
+    if (record->next_known)
+        record->next_known->before_known = &record->next_known;
+    calls->known = record;
+}
+
+static void forget(struct sg_host_record *record)
+{
+    *record->before_known = record->next_known;
+    if (record->next_known)
+        record->next_known->before_known = record->before_known;
+}
+
+/* A context that fails drops what waits in its streams without calling it. */
+void sg_host_records_free(sg_session *session)
+{
+    struct sg_calls *calls = sg_calls_of(session);
+    const struct sg_hal_table *hal = sg_session_hal(session);
+    for (struct sg_host_record *record = calls->known, *next; record; record = next) {
+        next = record->next_known;
+        if (record->gated)
+            (void)hal->gate_open(hal->state, record->gate); /* dropped already: this frees it */
+        free(record);
+    }
+    calls->known = NULL;
+}
+
 /* On a thread of the driver's, in stream order.  It makes no driver calls. */
 static void CUDA_CB run_in_rank(void *argument)
 {
@@ -26,6 +57,7 @@ static void CUDA_CB run_in_rank(void *argument)
     calls->waiting_end = &calls->waiting;
     while (*calls->waiting_end)
         calls->waiting_end = &(*calls->waiting_end)->next;
+    forget(record);
     pthread_mutex_unlock(&calls->callback_lock);
     if (record->gated)
         sg_gate_open(record->session, record->gate);
@@ -46,13 +78,21 @@ static int32_t gated_call(sg_session *session, struct sg_host_record *record, vo
     int gated = gate != 0;
     record->gate = gate;
     record->gated = gated;
-    error = (int32_t)sg_session_driver(session)->cuLaunchHostFunc(stream, run_in_rank, record); /* the record is gone soon */
-    if (error) {
+    struct sg_calls *calls = record->calls;
+    pthread_mutex_lock(&calls->callback_lock);
+    know(calls, record);
+    pthread_mutex_unlock(&calls->callback_lock);
+    pthread_mutex_lock(&calls->joint);
+    int32_t launched = (int32_t)sg_session_driver(session)->cuLaunchHostFunc(stream, run_in_rank, record); /* gone soon */
+    error = launched || !gated ? launched : hal->gate_wait(hal->state, gate, stream);
+    pthread_mutex_unlock(&calls->joint);
+    if (launched) {
+        pthread_mutex_lock(&calls->callback_lock);
+        forget(record);
+        pthread_mutex_unlock(&calls->callback_lock);
         free(record);
         if (gated)
             hal->gate_open(hal->state, gate);
-    } else if (gated) {
-        error = hal->gate_wait(hal->state, gate, stream);
     }
     if (gated)
         hal->gate_drop(hal->state, gate);

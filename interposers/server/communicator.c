@@ -212,8 +212,11 @@ static int32_t prepare(sg_session *session, const struct sg_operation *operation
     for (uint32_t i = 0; i < s->count && !error; i++) {
         const struct sg_operation *op = &operations[i];
         sg_member *member = sg_handle_get(session, SG_KIND_COMMUNICATOR, op->communicator);
-        if (!member)
-            return CUDA_ERROR_INVALID_HANDLE;
+        if (!member) {
+            error = CUDA_ERROR_INVALID_HANDLE;
+            snprintf(said, SG_SAID, "a rank's group names a communicator that it does not have");
+            break;
+        }
         s->issues[i] = (struct sg_issue){.member = member, .what = {op->kind, op->dtype, op->reduction, op->peer, op->count},
                                          .send = op->send, .receive = op->receive, .scalar = op->scalar};
         error = add_stream(session, s, op->stream);
@@ -277,7 +280,10 @@ static int32_t submit(sg_session *session, struct sg_submission *s)
         (void)hal->gate_drop(hal->state, s->gate);
         return s->group ? CUDA_ERROR_LAUNCH_FAILED : CUDA_ERROR_OUT_OF_MEMORY;
     }
+    struct sg_calls *calls = sg_calls_of(session); /* the group's operations were kept there */
+    pthread_mutex_lock(&calls->joint);
     error = enqueue(session, s);
+    pthread_mutex_unlock(&calls->joint);
     if (error)
         break_all(s, SG_FAIL_DEVICE, "the driver refused to queue a collective");
     (void)hal->gate_drop(hal->state, s->gate);
@@ -298,6 +304,29 @@ static int32_t run_group(sg_session *session, const struct sg_operation *operati
     return error;
 }
 
+static void break_handle(sg_session *session, uint64_t handle)
+{
+    sg_member *member = sg_handle_get(session, SG_KIND_COMMUNICATOR, handle);
+    if (member)
+        sg_member_break(member, SG_FAIL_ARGUMENT, "a rank's group has more than 65536 operations");
+}
+
+/* Everyone who takes part in a group that is too large learns it, and what is left of it on its way here is not the next one. */
+static int32_t refuse_group(sg_session *session, struct sg_calls *calls, const uint8_t *operations,
+                            const struct sg_wire_communicator_submit *wire)
+{
+    for (uint32_t i = 0; i < calls->operation_count; i++)
+        break_handle(session, calls->operations[i].communicator);
+    for (uint32_t i = 0; i < wire->count; i++) {
+        struct sg_operation operation;
+        memcpy(&operation, operations + i * sizeof operation, sizeof operation);
+        break_handle(session, operation.communicator);
+    }
+    calls->operation_count = 0;
+    calls->too_many = wire->more != 0;
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
 SG_HANDLER(communicator_submit)
 {
     struct sg_wire_communicator_submit wire;
@@ -307,8 +336,10 @@ SG_HANDLER(communicator_submit)
     uint64_t bytes = (uint64_t)wire.count * sizeof(struct sg_operation);
     if (!calls)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    if (refusal(session) || bytes > request->bytes - sizeof wire || wire.count + (uint64_t)calls->operation_count > GROUP_MOST)
+    if (refusal(session) || bytes > request->bytes - sizeof wire)
         return CUDA_ERROR_INVALID_VALUE;
+    if (calls->too_many || wire.count + (uint64_t)calls->operation_count > GROUP_MOST)
+        return refuse_group(session, calls, request->payload + sizeof wire, &wire);
     /* only the session's leader runs this, so the group needs no lock */
     struct sg_operation *grown = realloc(calls->operations, (calls->operation_count + (size_t)wire.count + 1) * sizeof *grown);
     if (!grown)
@@ -333,15 +364,16 @@ SG_HANDLER(communicator_end)
     sg_member *member = sg_handle_get(session, SG_KIND_COMMUNICATOR, wire.handle);
     if (!member)
         return CUDA_ERROR_INVALID_HANDLE;
-    while (wire.how != SG_END_ABORT && sg_member_busy(member) && sg_member_error(member, said) == 0)
+    int32_t lost = CUDA_SUCCESS; /* a context that has failed: the arrivals behind the fault never come */
+    while (wire.how != SG_END_ABORT && sg_member_busy(member) && sg_member_error(member, said) == 0 && !(lost = sg_session_lost(session)))
         sg_member_await_idle(member);
     if (wire.how == SG_END_FINALIZE)
-        return CUDA_SUCCESS;
+        return lost;
     if (!sg_handle_take(session, SG_KIND_COMMUNICATOR, wire.handle))
         return CUDA_ERROR_INVALID_HANDLE; /* another thread was faster */
     sg_log_destroy(session, wire.handle);
-    sg_member_leave(member, wire.how == SG_END_ABORT);
-    return CUDA_SUCCESS;
+    sg_member_leave(member, wire.how == SG_END_ABORT || lost);
+    return lost;
 }
 
 SG_HANDLER(communicator_error)

@@ -34,7 +34,7 @@ struct sg_global { uint64_t address, bytes, owner; };
 struct sg_stage { struct sg_stage *next; uint64_t id, bytes; uint8_t data[]; };
 struct sg_pending_free { struct sg_pending_free *next; uint64_t address; CUevent event; };
 struct sg_host_record {
-    struct sg_host_record *next;
+    struct sg_host_record *next, *next_known, **before_known; /* known: until the function has run, or never will */
     sg_session *session;
     struct sg_calls *calls;
     uint64_t id, stream, function, user, gate;
@@ -59,14 +59,18 @@ struct sg_calls {
     uint32_t function_count, function_room;
     struct sg_operation *operations; /* of a group of collectives whose last message has not come */
     uint32_t operation_count;
+    int too_many; /* the group was refused: the rest of it comes yet */
     pthread_mutex_t callback_lock;
     pthread_cond_t callback_changed;
-    struct sg_host_record *waiting, **waiting_end, *running;
+    struct sg_host_record *waiting, **waiting_end, *running, *known;
     uint64_t next_callback;
     int ended;
+    pthread_mutex_t joint; /* held while what belongs together (a host function and its gate) goes into streams, and by handlers
+                              that are not the session's leader while they put work there: nothing may come in between */
 };
 struct sg_calls *sg_calls_of(sg_session *session); /* NULL: out of memory */
 
+void sg_host_records_free(sg_session *session); /* of contexts that are gone: their functions are never called */
 int sg_global_add(sg_session *session, uint64_t address, uint64_t bytes, uint64_t owner);
 
 /* ---- memory and copies -------------------------------------------------------------------------------- */
@@ -77,6 +81,7 @@ int32_t sg_copy_check(sg_session *session, const struct sg_wire_copy *c);
 void sg_copy_fill(CUDA_MEMCPY3D *out, sg_session *session, const struct sg_wire_copy *c, const void *host);
 int32_t sg_fill_check(sg_session *session, const struct sg_wire_fill *f);
 void sg_frees_reap(sg_session *session, int all);
+void sg_frees_forget(sg_session *session); /* their memory ends with the session, their events now */
 
 /* ---- graphs ----------------------------------------------------------------------------------------------- */
 struct sg_graph_body { /* what a node does: checked, and with real handles */

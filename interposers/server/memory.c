@@ -51,6 +51,22 @@ void sg_frees_reap(sg_session *session, int all)
     }
 }
 
+void sg_frees_forget(sg_session *session)
+{
+    struct sg_calls *calls = sg_calls_of(session);
+    pthread_mutex_lock(&calls->lock);
+    struct sg_pending_free *entry = calls->frees;
+    calls->frees = NULL;
+    calls->frees_end = &calls->frees;
+    pthread_mutex_unlock(&calls->lock);
+    while (entry) {
+        struct sg_pending_free *next = entry->next;
+        (void)sg_session_driver(session)->cuEventDestroy_v2(entry->event);
+        free(entry);
+        entry = next;
+    }
+}
+
 SG_HANDLER(memory_alloc)
 {
     struct sg_wire_memory_alloc wire;
@@ -304,11 +320,14 @@ SG_HANDLER(copy_wait)
         sg_count(session, SG_COUNT_BYTES_OUT, total);
         return copy_now(session, &wire, answer->payload, stream);
     }
-    if (wire.flags != SG_COPY_SYNC)
-        return CUDA_ERROR_INVALID_VALUE;
+    struct sg_calls *calls = sg_calls_of(session);
+    if (wire.flags != SG_COPY_SYNC || !calls)
+        return wire.flags != SG_COPY_SYNC ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
     if ((error = sg_device_enter(session)))
         return error;
+    pthread_mutex_lock(&calls->joint);
     error = (int32_t)start_copy(session, &wire, NULL, stream); /* by address: takes its place in the stream */
+    pthread_mutex_unlock(&calls->joint);
     sg_device_leave(session);
     return error ? error : (int32_t)sg_session_driver(session)->cuStreamSynchronize(stream);
 }

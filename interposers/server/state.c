@@ -15,6 +15,7 @@ struct sg_calls *sg_calls_of(sg_session *session)
         pthread_mutex_init(&calls->lock, NULL);
         pthread_mutex_init(&calls->callback_lock, NULL);
         pthread_cond_init(&calls->callback_changed, NULL);
+        pthread_mutex_init(&calls->joint, NULL);
         calls->frees_end = &calls->frees;
         calls->waiting_end = &calls->waiting;
         __atomic_store_n(slot, calls, __ATOMIC_RELEASE);
@@ -34,6 +35,12 @@ void sg_calls_session_quit(sg_session *session)
     pthread_mutex_unlock(&calls->callback_lock);
 }
 
+void sg_calls_contexts_end(sg_session *session)
+{
+    if (__atomic_load_n(sg_session_state(session), __ATOMIC_ACQUIRE))
+        sg_frees_forget(session);
+}
+
 static void free_graph(struct sg_graph *graph)
 {
     for (uint32_t i = 0; i < graph->count; i++)
@@ -47,7 +54,7 @@ void sg_calls_session_end(sg_session *session)
     struct sg_calls *calls = *sg_session_state(session);
     if (!calls)
         return;
-    sg_frees_reap(session, 1);
+    sg_host_records_free(session);
     while (calls->stages) {
         struct sg_stage *next = calls->stages->next;
         free(calls->stages);
@@ -63,6 +70,7 @@ void sg_calls_session_end(sg_session *session)
     free(calls->functions);
     free(calls->globals);
     pthread_cond_destroy(&calls->callback_changed);
+    pthread_mutex_destroy(&calls->joint);
     pthread_mutex_destroy(&calls->callback_lock);
     pthread_mutex_destroy(&calls->lock);
     free(calls);

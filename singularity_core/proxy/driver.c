@@ -24,6 +24,7 @@ int sg_base_driver_load(struct sg_base_driver *out, void *library, char why[256]
         {"cuDevicePrimaryCtxRetain", NULL, (void **)&out->primary_retain},
         {"cuDevicePrimaryCtxRelease_v2", "cuDevicePrimaryCtxRelease", (void **)&out->primary_release},
         {"cuCtxSetCurrent", NULL, (void **)&out->context_set},
+        {"cuStreamQuery", NULL, (void **)&out->stream_query},
     };
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
         *calls[i].to = symbol(library, calls[i].name, calls[i].older);

@@ -46,6 +46,9 @@ int32_t sg_session_device(sg_session *session); /* CUdevice that this proxy serv
 int sg_session_sliceable(sg_session *session);  /* whether ranks can share its device (then its HAL has gates) */
 /* The whole virtual handle of the context that the request's thread had current; 0: none (or stale). */
 uint64_t sg_session_context(sg_session *session, const struct sg_request *request);
+/* The sticky error that work in one of its contexts has met; 0: none yet.  For handlers that need no context: it leaves another
+ * one current. */
+int32_t sg_session_lost(sg_session *session);
 /* Whether the handler now running replays the log (no rank waits, no bulk data comes). */
 int sg_session_replaying(sg_session *session);
 /* One word per session for the handlers' own state (interposers/server/state.c); starts NULL. */
@@ -53,6 +56,7 @@ void **sg_session_state(sg_session *session);
 /* Implemented by interposers/server/state.c.  quit: called first, from any thread, when the session ends, so
  * that handlers that wait for the rank return.  end: no handler runs any more; frees the state. */
 void sg_calls_session_quit(sg_session *session);
+void sg_calls_contexts_end(sg_session *session); /* before the contexts are destroyed; waits for nothing */
 void sg_calls_session_end(sg_session *session);
 
 /* ---- handles ----------------------------------------------------------------------------------- */

@@ -237,6 +237,22 @@ void sg_session_note_error(sg_session *s, int32_t error) {
         if (before != 0 && (sg_sticky(before) || !sg_sticky((uint32_t)error))) return;
 }
 
+static void ask_context(void *argument, void *physical) {
+    sg_session *s = argument;
+    int32_t error = s->server->base.context_set(physical);
+    if (error == 0) error = s->server->base.stream_query((void *)2); /* our thread's own: another's may be captured */
+    if (error != 0 && error != SG_CUDA_NOT_READY && sg_sticky((uint32_t)error)) sg_session_note_error(s, error);
+}
+
+int32_t sg_session_lost(sg_session *s) {
+    uint32_t error = atomic_load(&s->page->async_error);
+    if (!sg_sticky(error)) {
+        sg_handles_visit(&s->handles, SG_KIND_CONTEXT, ask_context, s);
+        error = atomic_load(&s->page->async_error);
+    }
+    return sg_sticky(error) ? (int32_t)error : SG_CUDA_SUCCESS;
+}
+
 int sg_session_join(sg_session *s, uint32_t limit) {
     pthread_mutex_lock(&s->lock);
     int error = s->closed ? -ESHUTDOWN : s->threads >= limit ? -EAGAIN : 0;
@@ -275,6 +291,7 @@ static void await_threads(sg_session *s) {
         sg_worker_wake_all(s);
         if (!forced && now - aborted > GRACE_NS) {
             forced = 1;
+            sg_calls_contexts_end(s);
             sg_handles_take_kind(&s->handles, SG_KIND_CONTEXT, destroy, s);
         }
         pthread_mutex_lock(&s->lock);
@@ -298,6 +315,7 @@ static void *undertaker(void *argument) {
     sg_residency_ends(s);
     sg_residency_discard(s);
     server->base.context_set(server->context);
+    sg_calls_contexts_end(s);
     sg_handles_take_all(&s->handles, destroy, s);
     sg_calls_session_end(s);
     sg_communication_end(s);

@@ -29,6 +29,7 @@ struct sg_base_driver {
     int32_t (*primary_retain)(void **context, int device);
     int32_t (*primary_release)(int device);
     int32_t (*context_set)(void *context);
+    int32_t (*stream_query)(void *stream);
 };
 int sg_base_driver_load(struct sg_base_driver *out, void *library, char why[256]);
 int sg_device_describe(const struct sg_base_driver *driver, int32_t device, struct sg_device_info *out, char why[256]);

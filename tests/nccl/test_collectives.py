@@ -32,10 +32,13 @@ def test_groups_creations_streams_threads(tmp_path: Path, ranks: int, devices: i
     passed(tmp_path, *cases, ranks=ranks, devices=devices)
 
 
-@pytest.mark.parametrize("case", ["disagreement", "abort", "abort_while_waiting"])
+FAILURES = ["disagreement", "abort", "abort_while_waiting", "ends_after_a_fault", "too_many_in_a_group"]
+
+
+@pytest.mark.parametrize("case", FAILURES)
 @pytest.mark.parametrize(("ranks", "devices"), [(3, 3), (2, 1)])
 def test_failures_of_others_are_told(tmp_path: Path, case: str, ranks: int, devices: int) -> None:
-    """Ranks that disagree, and a rank that aborts, are asynchronous errors of the others; none hangs."""
+    """Ranks that disagree or abort, faults and too large groups are told to who must know; none hangs."""
     passed(tmp_path, case, ranks=ranks, devices=devices)
 
 

@@ -362,6 +362,43 @@ def abort_while_waiting(comm: Any) -> None:
     check("cuStreamSynchronize", own)
 
 
+def ends_after_a_fault(comm: Any) -> None:
+    """Destroying and finalizing come back when the work in front of a collective has failed."""
+    a, own, go = allocate(4096), stream(), threading.Event()
+    hold = c.CFUNCTYPE(None, c.c_void_p)(lambda user: go.wait(60) and None)
+    second = communicator("second")
+    check("cuLaunchHostFunc", own, hold, None)
+    nowhere, count, by = driver.Address(16), c.c_uint32(1), c.c_float(1)
+    assert driver.launch(driver.function(), nowhere, count, by, stream=own) == 0
+    do("AllReduce", a, a, 100, 7, 0, comm, own)
+    do("AllReduce", a, a, 100, 7, 0, second, own)
+    go.set()
+    ask("CommFinalize", comm)  # not always an error: another rank's end may be told first
+    ask("CommDestroy", second)
+    assert driver.call("cuStreamSynchronize", own) != 0
+
+
+def too_many_in_a_group(comm: Any) -> None:
+    """A group that is too large breaks its communicator, for the others too, and no other group."""
+    a, own = allocate(4096), stream()
+
+    def every_one() -> None:
+        for _ in range(65537):
+            do("AllReduce", a, a, 1, 7, 0, comm, own)
+
+    if RANK == 0:
+        group(every_one)
+    else:
+        do("AllReduce", a, a, 1, 7, 0, comm, own)
+    assert settle_failed(comm) == INVALID_ARGUMENT
+    if RANK == 0:
+        driver.call("cuStreamSynchronize", own)  # tells what was wrong with the group, once
+        alone = communicator("alone", [0])
+        do("AllReduce", a, a, 1, 7, 0, alone, own)
+        check("cuStreamSynchronize", own)
+        assert settle(alone) == SUCCESS
+
+
 CASES = {
     f.__name__: f
     for f in (
@@ -376,11 +413,13 @@ CASES = {
         disagreement,
         abort,
         abort_while_waiting,
+        ends_after_a_fault,
+        too_many_in_a_group,
     )
 }
 
 
-FAILING = ("disagreement", "abort", "abort_while_waiting")
+FAILING = ("disagreement", "abort", "abort_while_waiting", "ends_after_a_fault", "too_many_in_a_group")
 
 
 def main() -> None:

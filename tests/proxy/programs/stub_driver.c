@@ -53,4 +53,5 @@ EXPORT int cuDevicePrimaryCtxRetain(void **context, int device) {
     return 0;
 }
 EXPORT int cuDevicePrimaryCtxRelease_v2(int device) { (void)device; return 0; }
+EXPORT int cuStreamQuery(void *stream) { (void)stream; return 0; }
 EXPORT int cuCtxSetCurrent(void *context) { current = context; return 0; }

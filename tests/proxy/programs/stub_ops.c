@@ -55,6 +55,7 @@ static struct state *state_of(sg_session *s) {
     return none;
 }
 void sg_calls_session_quit(sg_session *s) { atomic_store(&state_of(s)->quit, 1); }
+void sg_calls_contexts_end(sg_session *s) { (void)s; }
 void sg_calls_session_end(sg_session *s) { free(*sg_session_state(s)); *sg_session_state(s) = NULL; }
 
 static uint64_t word(const struct sg_request *r, uint32_t at) {
