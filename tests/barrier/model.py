@@ -45,6 +45,8 @@ class State:
     reached: bool = False
     aligned: bool | None = None
     """Targets lie where mini-batches end, and may yet go back.  None: not yet looked for."""
+    requests: int = 1
+    """How many may yet come.  While there are any, the one under way may be released, reached or not."""
 
 
 @dataclass(frozen=True)
@@ -94,11 +96,21 @@ class World:
                 at = (*state.at[:rank], state.at[rank] + 1, *state.at[rank + 1 :])
                 yield replace(state, at=at)
         if state.targets is None:
-            yield self.coordinate(state, begin=True, patient=True)
+            if state.requests > 0:
+                yield self.coordinate(state, begin=True, patient=True)
         else:
+            if state.requests > 0:
+                yield self.release(state)
             yield self.coordinate(state, begin=False, patient=True)
             if state.aligned and not patient:
                 yield self.coordinate(state, begin=False, patient=True, late=True)
+
+    def release(self, state: State) -> State:
+        """Nobody is held any more."""
+        return replace(state, targets=None, reached=False, aligned=None)
+
+    def over(self, state: State) -> bool:
+        return all(at == len(program) for at, program in zip(state.at, self.programs, strict=True))
 
     def coordinate(self, state: State, *, begin: bool, patient: bool, late: bool = False) -> State:
         """One look of the coordinator.  Not `patient`: nothing has moved for as long as it takes.  `late`: it
@@ -122,7 +134,8 @@ class World:
         cut.member_count, cut.channel_count, cut.rank_count = len(pairs), len(names), len(self.programs)
         if begin:
             lib.sg_cut_begin(cut, 1, 0)
-            return replace(state, targets=tuple(int(c.target) for c in channels[0 : len(names)]))
+            targets = tuple(int(c.target) for c in channels[0 : len(names)])
+            return replace(state, targets=targets, requests=state.requests - 1)
         for i, target in enumerate(state.targets or ()):
             channels[i].target = target
         cut.patience_ns = 1
@@ -140,13 +153,15 @@ class World:
 
 
 def explore(
-    world: World, check: Callable[[State], None], *, patient: bool = False
+    world: World, check: Callable[[State], None], *, patient: bool = False, requests: int = 1
 ) -> tuple[int, set[tuple[int, ...]]]:
     """Visits every state; `check`s each that is reached.  Returns how many states there are, and where cuts
-    were found.  `patient`: ends of mini-batches are waited for as long as it takes.
+    were found.  `patient`: ends of mini-batches are waited for as long as it takes.  `requests`: so many,
+    each but the last one released at any moment.
 
-    AssertionError where nothing can happen any more although a cut was asked for and not reached."""
-    first = State((0,) * len(world.programs))
+    AssertionError where nothing can happen any more although a cut was asked for and not reached, or was
+    released and the programs are not through."""
+    first = State((0,) * len(world.programs), requests=requests)
     seen, todo, cuts = {first}, deque([first]), set()
     while todo:
         state = todo.popleft()
@@ -157,8 +172,12 @@ def explore(
         if not following and state.targets is not None and not state.reached:
             following = [world.coordinate(state, begin=False, patient=False)]
             assert following[0] != state, f"stuck: {state}"
+        if not any(world.enabled(state, rank) for rank in range(len(state.at))) and state.targets is None:
+            assert world.over(state), f"held by nobody: {state}"
         for other in following:
-            if state.reached:  # what is reached stays: no operation can be issued any more
+            if (
+                state.reached and other.targets is not None
+            ):  # what is reached stays: no operation can be issued any more
                 clocks = [(c, r) for c in world.members for r in world.members[c]]
                 assert [world.clock(state, r, c) for c, r in clocks] == [
                     world.clock(other, r, c) for c, r in clocks
