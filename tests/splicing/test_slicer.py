@@ -8,6 +8,7 @@ from singularity_core._native import ffi, lib
 from .model import NOBODY, Action, Model, explore
 
 COMPUTE = Action("compute", most=2)
+EXIT = Action("exit", most=2)
 
 
 def sync(number: int) -> list[Action]:
@@ -33,7 +34,7 @@ def test_data_parallel_switches(ranks: int, host: int) -> None:
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_who_always_wants_leaves(ranks: int) -> None:
     """Ranks that always compute take turns: nobody waits for more than the others' turns."""
-    most = 9 if ranks < 4 else 4
+    most = {2: 9, 3: 6, 4: 3}[ranks]
     states, _ = explore(Model([[Action("compute", most=most)] * 2] * ranks, quantum=2))
     assert max(max(state.turns_missed) for state in states) <= ranks - 1
 
@@ -42,9 +43,55 @@ def test_unequal_and_late_ranks_end() -> None:
     """Ranks that sleep, that exit early, that synchronise while another never does: all end."""
     sleeper = [Action("host", most=8), *step(0)]
     busy = [*step(0), COMPUTE, COMPUTE]
-    leaves = [COMPUTE, Action("exit")]
+    leaves = [COMPUTE, EXIT]
     explore(Model([sleeper, busy, leaves], quantum=4))
     explore(Model([[Action("host", most=4)], busy, [COMPUTE, Action("host", most=3), *step(0)]], quantum=4))
+
+
+def test_two_devices_switch_no_more_than_each_alone() -> None:
+    """Ranks on two devices that all synchronise make N-1 switches on each for each synchronisation."""
+    for steps in (1, 2):
+        program = [action for number in range(steps) for action in step(number)] + [Action("compute")]
+        _, ends = explore(Model([program] * 4, quantum=50, devices=(0, 0, 1, 1)))
+        assert {state.switches for state in ends} == {2 * (steps + 1)}
+
+
+PIPELINE = [
+    [COMPUTE, Action("contribute", number=0), COMPUTE, *sync(2)],
+    [COMPUTE, Action("contribute", number=1), COMPUTE, *sync(2)],
+    [*sync(0), COMPUTE, *sync(3)],
+    [*sync(1), COMPUTE, *sync(3)],
+]
+CROSSING = [
+    [Action("compute"), Action("contribute", number=0), *sync(1), Action("wait", number=0)],
+    [Action("contribute", number=2), *sync(0), Action("wait", number=2), Action("compute")],
+    [Action("contribute", number=1), Action("compute"), *sync(3), Action("wait", number=1)],
+    [Action("compute"), Action("contribute", number=3), *sync(2), Action("wait", number=3)],
+]
+
+
+@pytest.mark.parametrize("devices", [(0, 0, 1, 1), (0, 1, 0, 1), (0, 1, 1, 0)])
+@pytest.mark.parametrize("programs", [PIPELINE, CROSSING], ids=["pipeline", "crossing"])
+def test_groups_across_two_devices_end(programs: list[list[Action]], devices: tuple[int, ...]) -> None:
+    """Stages that feed each other, and pairs that close a circle, end on whatever two devices they are."""
+    explore(Model(programs, quantum=4, devices=devices))
+
+
+@pytest.mark.parametrize(
+    ("programs", "devices", "cuts"),
+    [
+        ([[*step(0, 1), *step(1)]] * 2, (0, 0), 3),
+        ([[*step(0), COMPUTE]] * 3, (0, 0, 0), 2),
+        ([[*step(0), COMPUTE]] * 4, (0, 0, 1, 1), 1),
+        ([[COMPUTE, COMPUTE], [COMPUTE, EXIT], [Action("host", most=3), COMPUTE]], (0, 0, 0), 2),
+    ],
+    ids=["again and again", "three ranks", "two devices", "an exit"],
+)  # fmt: skip
+def test_cuts_at_any_moment(programs: list[list[Action]], devices: tuple[int, ...], cuts: int) -> None:
+    """Whenever cuts hold the devices and let them go, nobody is switched meanwhile and all ends afterwards,
+    also where a session ends while it is held."""
+    states, _ = explore(Model(programs, quantum=4, devices=devices, cuts=cuts))
+    assert any(state.held and state.cuts == 0 for state in states)
 
 
 def test_wait_without_the_device() -> None:
