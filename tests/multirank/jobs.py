@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -16,6 +17,15 @@ from ..launched import MARK, Launched
 LAUNCHER = Path(sys.executable).parent / "singularity-run"
 JOBS = Launched(f"jobs-{os.getpid()}")
 """Of the running test; a fixture of all tests ends those that it leaves."""
+
+
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
+
+
+def _end_with_the_tests() -> None:
+    """Between fork and exec: also when pytest is killed, no job runs on for ever."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def start_job(
@@ -48,6 +58,7 @@ def start_job(
         stderr=subprocess.PIPE,
         start_new_session=True,
         cwd=script.parent,
+        preexec_fn=_end_with_the_tests,
     )
     JOBS.started.append(process)
     return process
