@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .interface import CutRefusedError, CutState, Progress
+from .interface import CutError, CutRefusedError, CutState, Progress
 
 PATIENCE_SECONDS = 0.1
 """So long nothing may move before held ranks are let go on, because a rank that is behind may wait for one of
@@ -36,8 +36,9 @@ OPERATIONS = (
 MAX_RANKS = 1024
 
 
-class CutError(Exception):
-    """The coordinator cannot do its work; nothing is held because of it."""
+def state_of(seen: Any) -> str:
+    """What a rank does, from its `struct sg_survey_rank`; any process of the user can write to the board."""
+    return STATES[seen.state] if seen.state < len(STATES) else "damaged"
 
 
 class BoardCut:
@@ -140,10 +141,11 @@ class BoardCut:
 
     def ranks(self) -> Iterator[tuple[int, Any]]:
         """(global rank, struct sg_survey_rank) of all that are there now."""
+        seen = self._ffi.new("struct sg_survey_rank *")
         for rank in range(MAX_RANKS):
-            seen = self._ffi.new("struct sg_survey_rank *")
             if self._lib.sg_survey_rank(self._survey, rank, seen):
                 yield rank, seen
+                seen = self._ffi.new("struct sg_survey_rank *")  # who got that one may keep it
 
     def _progress(self) -> Progress:
         if self._state not in (CutState.ACQUIRING, CutState.ACQUIRED):
@@ -153,7 +155,7 @@ class BoardCut:
             return Progress(self._state, len(there))
         waiting = [self.describe(rank, seen) for rank, seen in there if seen.behind or not self._begun]
         if self._at_rest:
-            waiting = [self.describe(rank, seen) for rank, seen in there if STATES[seen.state] == "blocked"]
+            waiting = [self.describe(rank, seen) for rank, seen in there if state_of(seen) == "blocked"]
             waiting = waiting or ["all ranks stand at one point; a device is not idle yet"]
         return Progress(self._state, len(there) - len(waiting) if not self._at_rest else len(there), waiting)
 
@@ -163,18 +165,18 @@ class BoardCut:
         return [
             self.describe(rank, seen)
             for rank, seen in self.ranks()
-            if STATES[seen.state] in ("blocked", "joining") and seen.since_ns <= limit
+            if state_of(seen) in ("blocked", "joining") and seen.since_ns <= limit
         ]
 
     def describe(self, rank: int, seen: Any) -> str:
         """One line: what a rank does, for how long, and for whom it waits."""
-        call = self._ffi.string(seen.call).decode()
+        call = self._ffi.string(seen.call).decode(errors="replace")
         seconds = max(0.0, (time.monotonic_ns() - seen.since_ns) / 1e9) if seen.since_ns else 0.0
         named = [str(seen.missing[i]) for i in range(min(seen.missing_count, 8))]
         others = ", ".join(named) + (", ..." if seen.missing_count > 8 else "")
         missing = f" for rank{'s' if seen.missing_count > 1 else ''} {others}" if named else ""
         where = f"communicator {seen.communicator:016x}"
-        state = STATES[seen.state]
+        state = state_of(seen)
         if state == "blocked":
             kind = OPERATIONS[seen.operation] if seen.operation < len(OPERATIONS) else OPERATIONS[0]
             doing = f"its {kind} number {seen.number} on {where} waits{missing}"
@@ -182,6 +184,8 @@ class BoardCut:
             doing = f"joins {where} and waits{missing or ' for others'}"
         elif state == "held":
             doing = f"is held before its next operation on {where}"
+        elif state == "damaged":
+            doing = "does what cannot be told: its place on the board is damaged"
         else:
             doing = "is busy on the host or on its device, and waits for nobody that the proxies know of"
         return f"rank {rank}: for {seconds:.1f} s, {doing}; last call {call}"

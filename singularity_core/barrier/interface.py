@@ -20,8 +20,13 @@ class CutState(enum.Enum):
     RELEASING = "releasing"
     """Let go; some proxies have not taken note yet."""
     FAILED = "failed"
-    """It cannot be acquired (the job is deadlocked, or a proxy does not answer); `waiting` says why.  Still
-    has to be released."""
+    """It cannot be acquired or released; `waiting` says why.  Still has to be released.  A job that is
+    deadlocked does not fail: it stays `ACQUIRING`, and `waiting` says who waits for whom."""
+
+
+class CutError(Exception):
+    """The cut cannot do its work, because of something outside (a board that is gone, say); nothing is held
+    because of it."""
 
 
 @dataclass(frozen=True)

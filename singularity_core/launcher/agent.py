@@ -13,7 +13,6 @@ import selectors
 import socket
 import struct
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,6 +32,7 @@ from .agent_messages import (
     encode,
 )
 from .pausing import Outcome, Pausing
+from .report import say_fault
 
 MOST_CLIENTS = 64
 PATIENCE_SECONDS = 10.0
@@ -187,11 +187,14 @@ class Agent:
     def serve(self, line: bytes, answer: Callable[[Reply], None]) -> None:
         """Does what a client asks; `answer` is called once, now or later."""
         try:
-            self._serve(decode_request(line), answer)
-        except ValueError as error:  # of which msgspec's errors are
+            request = decode_request(line)
+        except (ValueError, RecursionError) as error:  # ValueError: of which msgspec's errors are
             answer(Refusal(cause=f"The request is not understood: {error}."))
+            return
+        try:
+            self._serve(request, answer)
         except Exception as error:  # whatever it is: it must not end the job
-            traceback.print_exc()
+            say_fault("the agent failed:", error)
             answer(Refusal(cause=f"The agent failed: {type(error).__name__}: {error}."))
 
     def _serve(self, request: AnyRequest, answer: Callable[[Reply], None]) -> None:

@@ -15,11 +15,11 @@ released.  Whoever asked may be gone by then: the job does not depend on it."""
 from __future__ import annotations
 
 import enum
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ..barrier.interface import Cut, CutRefusedError, CutState, Progress
+from ..barrier.interface import Cut, CutError, CutRefusedError, CutState, Progress
+from .report import say_fault, say_trouble
 
 LONG_WAIT_SECONDS = 2.0
 """A rank that waits for others for longer is worth a line in ``status``."""
@@ -201,5 +201,8 @@ class Pausing:
 
 
 def _complain(call: str, error: Exception) -> str:
-    traceback.print_exception(error)
+    if isinstance(error, CutError):
+        say_trouble(f"the job cannot be looked at: {error}")
+        return str(error)
+    say_fault(f"the coordinator failed in {call}:", error)
     return f"the coordinator failed in {call}: {type(error).__name__}: {error}"

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import time
+import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from .processes import Ending
 from .terminal import STANDARD_ERROR
+
+_MOST_SAID = 100  # what is different each time must not fill the terminal
+_said: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,24 @@ def say(line: str) -> None:
     """Prints a line of the launcher's own, if anyone still listens.  Never raises, and does not wait while
     the job's loop runs."""
     STANDARD_ERROR.write(f"singularity-run: {line}\n".encode(errors="replace"))
+
+
+def say_fault(what: str, error: Exception) -> None:
+    """Tells of a fault of the launcher's own that the job survives, with its traceback; once for each that is
+    different, because it may happen at each request."""
+    told = "".join(traceback.format_exception(error)).rstrip()
+    _say_once(f"{what}\n{told}")
+
+
+def say_trouble(what: str) -> None:
+    """Tells of something outside that does not work, once."""
+    _say_once(what)
+
+
+def _say_once(line: str) -> None:
+    if line not in _said and len(_said) < _MOST_SAID:
+        _said.add(line)
+        say(line)
 
 
 def describe_failure(failure: Failure) -> list[str]:

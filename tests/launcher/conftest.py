@@ -13,6 +13,7 @@ from typing import IO
 
 import pytest
 
+from singularity_core.launcher import report
 from singularity_core.launcher.processes import JOB_VARIABLE
 
 from ..launched import MARK, SECONDS, Launched, processes_with
@@ -113,6 +114,12 @@ def _environment(pid: int) -> list[str]:
         return Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
     except OSError:
         return []
+
+
+@pytest.fixture(autouse=True)
+def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What another test made this process say once can be said again."""
+    monkeypatch.setattr(report, "_said", set())
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -65,6 +66,25 @@ def test_status_of_a_job_with_proxies(launcher: Launcher) -> None:
     assert [(p["device"], p["sessions"]) for p in found["proxies"]] == [(0, 2), (1, 1)]
     assert [p["pid"] for p in found["proxies"]] == [proxy_pid(launcher, 0), proxy_pid(launcher, 1)]
     assert all(0 < p["arena_bytes"] <= 256 << 20 for p in found["proxies"])
+
+
+@pytest.mark.parametrize("listening", [True, False])
+def test_status_without_a_board(launcher: Launcher, listening: bool) -> None:
+    """A board that is gone is what `status` says, and what the launcher says once; the job runs on, also when
+    nobody can read the launcher's stderr any more."""
+    process = start_ranks(launcher, 1, "idle")
+    assert process.stderr is not None
+    shutil.rmtree(next(iter(launcher.jobs())) / "exchange")
+    if not listening:
+        process.stderr.close()
+    shown = [status_of(job_of(launcher)) for _ in range(2)]
+    assert [len(one["waiting"]) for one in shown] == [1, 1]
+    assert process.poll() is None
+    process.terminate()
+    err = process.communicate(timeout=60)[1] if listening else ""
+    assert err.count("cannot be looked at") == listening
+    assert "Traceback" not in err
+    assert process.wait(timeout=60) == 143
 
 
 def test_status_without_proxies(launcher: Launcher) -> None:

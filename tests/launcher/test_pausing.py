@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from singularity_core.barrier.interface import CutRefusedError, CutState, Progress
+from singularity_core.barrier.interface import CutError, CutRefusedError, CutState, Progress
 from singularity_core.launcher.pausing import RELEASE_SECONDS, Outcome, PauseState, Pausing
 
 
@@ -228,7 +228,7 @@ def test_end_of_the_job_releases() -> None:
 
 
 @pytest.mark.parametrize("call", ["begin", "poll", "release"])
-def test_broken_coordinator_costs_the_pause_only(call: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_broken_coordinator_costs_the_pause_only(call: str, capfd: pytest.CaptureFixture[str]) -> None:
     """An exception of the coordinator fails the request that it concerns, and is told once."""
     job = Job()
     job.cut.broken = call
@@ -239,19 +239,19 @@ def test_broken_coordinator_costs_the_pause_only(call: str, capsys: pytest.Captu
     for _ in range(5):
         job.look(CutState.OPEN)
     assert job.pausing.state is PauseState.RUNNING
-    assert capsys.readouterr().err.count("Traceback") <= 2
+    assert capfd.readouterr().err.count("Traceback") <= 2
     if call != "release":
         assert job.answers[0][0].ok is False
 
 
-def test_cut_that_cannot_be_made(capsys: pytest.CaptureFixture[str]) -> None:
+def test_cut_that_cannot_be_made(capfd: pytest.CaptureFixture[str]) -> None:
     """The pause fails with the reason, and a later one tries again."""
     pausing, said, cut = Pausing("starting"), list[Outcome](), FakeCut()
     made: list[FakeCut] = []
     pausing.enable(lambda: made[0])
     pausing.pause(1.0, 0.0, said.append)
     assert "IndexError" in said[0].message
-    assert "Traceback" in capsys.readouterr().err
+    assert "Traceback" in capfd.readouterr().err
     made.append(cut)
     pausing.pause(1.0, 0.0, said.append)
     assert cut.held
@@ -293,3 +293,18 @@ def test_all_short_sequences() -> None:
         job.pausing.abandon("over", job.now)
         assert all(len(told) == 1 for told in job.answers), events
         assert not job.cut.held, events
+
+
+def test_what_cannot_be_looked_at_is_told_once(capfd: pytest.CaptureFixture[str]) -> None:
+    """A cut that says why it cannot work is no fault of the launcher's: one line, not one for each status,
+    and no traceback."""
+
+    def make() -> FakeCut:
+        raise CutError("the board is gone")
+
+    pausing = Pausing("starting")
+    pausing.enable(make)
+    assert [pausing.waiting() for _ in range(3)] == [["the board is gone"]] * 3
+    assert capfd.readouterr().err.splitlines() == [
+        "singularity-run: the job cannot be looked at: the board is gone"
+    ]
