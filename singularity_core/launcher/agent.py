@@ -9,6 +9,7 @@ this user or root."""
 from __future__ import annotations
 
 import os
+import select
 import selectors
 import socket
 import struct
@@ -79,6 +80,13 @@ class _Client:
         elif len(self._received) >= LONGEST_REQUEST:
             self._watch(0)
             self.reply(Refusal(cause=f"The request is longer than {LONGEST_REQUEST} bytes."))
+
+    def hung_up(self) -> bool:
+        """Whether nobody can take the answer: killed, say, while it waited for a pause.  (One that only sends
+        nothing more has not hung up.)"""
+        poll = select.poll()
+        poll.register(self._socket, 0)
+        return bool(poll.poll(0))
 
     def reply(self, message: Reply) -> None:
         """Sends the one answer, and closes; nothing when the client is gone."""
@@ -234,7 +242,7 @@ class Agent:
             connection.close()
             return
         if len(self._clients) >= MOST_CLIENTS:
-            dawdler = next((client for client in self._clients if client.reading), None)
+            dawdler = next((client for client in self._clients if client.reading or client.hung_up()), None)
             if dawdler is None:
                 connection.close()
                 return

@@ -10,7 +10,16 @@ from typing import Any
 import click
 import msgspec
 
-from .agent_client import ANSWER_SECONDS, JobGoneError, ask, find_job, find_jobs
+from .agent_client import (
+    ANSWER_SECONDS,
+    START_ONE,
+    FoundJobs,
+    JobGoneError,
+    JobSilentError,
+    ask,
+    find_job,
+    find_jobs,
+)
 from .agent_messages import (
     LONGEST_PAUSE,
     ContinueRequest,
@@ -46,27 +55,31 @@ def verbs() -> list[click.Command]:
 def status(job: str | None, as_json: bool, watch: float | None) -> None:
     """Show what JOB (default: all of yours) does: ranks, proxies, and what each used so far."""
     shown = _show(job, as_json, compact=watch is not None)
-    while watch is not None and shown:
+    while watch is not None and (shown.jobs or shown.silent):
         time.sleep(watch)
         try:
             shown = _show(job, as_json, compact=True)
         except JobGoneError:
             return
+    sys.exit(1 if shown.silent else 0)
 
 
-def _show(job: str | None, as_json: bool, *, compact: bool) -> int:
-    """Prints once; returns how many jobs there are."""
-    found = [found.status for found in ([find_job(job)] if job is not None else find_jobs())]
+def _show(job: str | None, as_json: bool, *, compact: bool) -> FoundJobs:
+    """Prints once what there is."""
+    found = FoundJobs([find_job(job)], {}) if job is not None else find_jobs()
+    if not as_json and not found.jobs and not found.silent:
+        raise JobGoneError("No job of yours runs here.", remedy=START_ONE)
     if as_json:
-        print_json({"jobs": [_record(one) for one in found]}, indent=None if compact else 2)
-        return len(found)
-    if not found:
-        raise JobGoneError("No job of yours runs here.")
-    if compact and sys.stdout.isatty():
-        click.clear()
-    for one in found:
-        _print_job(one)
-    return len(found)
+        records = [_record(one.status) for one in found.jobs]
+        print_json({"jobs": records}, indent=None if compact else 2)
+    else:
+        if compact and sys.stdout.isatty():
+            click.clear()
+        for one in found.jobs:
+            _print_job(one.status)
+    for error in found.silent.values():
+        tell(error)
+    return found
 
 
 def _record(job: JobStatus) -> dict[str, Any]:
@@ -202,6 +215,8 @@ def _answers(path: Any) -> bool:
         ask(path, StatusRequest(), JobStatus)
     except JobGoneError:
         return False
+    except JobSilentError:
+        return True  # it may be stopped for a while
     return True
 
 
@@ -216,7 +231,12 @@ def guarded(main: Callable[[], None]) -> None:
     try:
         main()
     except LaunchError as error:
-        click.echo(f"singularity-ctl: {error.cause}", err=True)
-        if error.remedy:
-            click.echo(f"  {error.remedy}", err=True)
+        tell(error)
         sys.exit(error.exit_code)
+
+
+def tell(error: LaunchError) -> None:
+    """What does not work, and what to do about it."""
+    click.echo(f"singularity-ctl: {error.cause}", err=True)
+    if error.remedy:
+        click.echo(f"  {error.remedy}", err=True)

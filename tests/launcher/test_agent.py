@@ -260,6 +260,20 @@ def test_pausers_keep_their_places(loop: Loop) -> None:
     assert loop.ask(STATUS)["kind"] == "status"
 
 
+def test_killed_pausers_lose_their_places(loop: Loop) -> None:
+    """Clients that waited for a pause and are gone make room; those that only send no more do not."""
+    pausers = [loop.connect() for _ in range(MOST_CLIENTS)]
+    for client in pausers:
+        client.send(encode(PauseRequest(timeout=5.0)))
+        loop.turn()
+    pausers[0].shutdown(socket.SHUT_WR)
+    for client in pausers[1:]:
+        client.close()
+    assert all(loop.ask(STATUS)["kind"] == "status" for _ in range(MOST_CLIENTS))
+    loop.cut.next = loop.cut.next.__class__(CutState.ACQUIRED)
+    assert loop.answer(pausers[0])["ok"]
+
+
 @pytest.mark.parametrize("point", ["before", "amid", "after"])
 def test_client_that_leaves(loop: Loop, point: str) -> None:
     """A client may be killed at any point; a pause that it asked for goes on."""

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from singularity_core.launcher import agent_messages
+from singularity_core.launcher.agent_client import JobSilentError, ask
+from singularity_core.launcher.agent_messages import JobStatus, StatusRequest
 
 from .conftest import Launcher, on_a_terminal, wait_for
 from .test_cleanup import rank_pid
@@ -68,17 +71,27 @@ def test_status_of_a_job_with_proxies(launcher: Launcher) -> None:
     assert all(0 < p["arena_bytes"] <= 256 << 20 for p in found["proxies"])
 
 
+NO_BOARD = """
+import functools
+from singularity_core.barrier.interface import CutError
+from singularity_core.launcher import run
+def fail(*_): raise CutError("the board is gone")
+run.Supervisor = functools.partial(run.Supervisor, make_cut=fail)
+run.main()
+"""
+
+
 @pytest.mark.parametrize("listening", [True, False])
 def test_status_without_a_board(launcher: Launcher, listening: bool) -> None:
     """A board that is gone is what `status` says, and what the launcher says once; the job runs on, also when
     nobody can read the launcher's stderr any more."""
+    launcher.program = [sys.executable, "-P", "-c", NO_BOARD]
     process = start_ranks(launcher, 1, "idle")
     assert process.stderr is not None
-    shutil.rmtree(next(iter(launcher.jobs())) / "exchange")
     if not listening:
         process.stderr.close()
     shown = [status_of(job_of(launcher)) for _ in range(2)]
-    assert [len(one["waiting"]) for one in shown] == [1, 1]
+    assert [one["waiting"] for one in shown] == [["the board is gone"]] * 2
     assert process.poll() is None
     process.terminate()
     err = process.communicate(timeout=60)[1] if listening else ""
@@ -153,6 +166,41 @@ def test_killed_launcher_is_no_job(launcher: Launcher) -> None:
     done = control("status", "killed")
     assert done.returncode == 1
     assert "No job 'killed'" in done.stderr
+
+
+@pytest.fixture
+def stopped(launcher: Launcher) -> Iterator[subprocess.Popen[str]]:
+    """A launcher that is stopped (^Z, a debugger); its id is `stopped`."""
+    process = start_waiting(launcher, "--rdzv-id", "stopped", count=1)
+    process.send_signal(signal.SIGSTOP)
+    yield process
+    process.send_signal(signal.SIGCONT)
+
+
+def test_launcher_that_does_not_answer(launcher: Launcher, stopped: subprocess.Popen[str]) -> None:
+    """A job whose launcher does not answer is named with its pid and what to do, by `status` without a name,
+    by its internal name, and by an id that may be its own; others are shown meanwhile."""
+    name = job_of(launcher)
+    other = launcher.start("--rdzv-id", "other", launcher.script(WAIT))
+    wait_for(lambda: len(launcher.jobs()) == 2, "the other job's directory")
+    wait_for(lambda: control("status", "other").returncode == 0, "the other job")
+    done = control("status", "--json")
+    assert done.returncode == 1
+    assert "other" in [job["run_id"] for job in json.loads(done.stdout)["jobs"]]
+    for said in (done.stderr, control("continue", name).stderr, control("continue", "stopped").stderr):
+        assert f"{name} (launcher pid {stopped.pid}) does not answer" in said
+    assert f"kill -KILL {stopped.pid}" in done.stderr
+    (launcher.folder / "end").touch()
+    assert other.wait(timeout=60) == 0
+
+
+def test_launcher_of_another_release(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launcher that speaks another version of the protocol is named, with what to do."""
+    start_waiting(launcher, "--rdzv-id", "newer", count=1)
+    monkeypatch.setattr(agent_messages, "SCHEMA_VERSION", 2)
+    with pytest.raises(JobSilentError, match="version 1 of the protocol") as raised:
+        ask(next(iter(launcher.jobs())), StatusRequest(), JobStatus)
+    assert "installation that started it" in raised.value.remedy
 
 
 def test_logs(launcher: Launcher) -> None:
