@@ -264,6 +264,9 @@ result, as with NCCL.
   `ncclGetLastError` says what was wrong.
 - An operation in a stream that captures a graph is refused with ncclInvalidUsage: run it outside of it.
 - A group's operations go out together, and in the order of the calls.
+- After another rank's ncclCommAbort, ncclCommGetAsyncError says ncclRemoteError, and what was called on the
+  communicator waits until the rank aborts it, too; its context stays good. After another rank's death, waits
+  end with a sticky CUDA error (decision 0007).
 - Refused functions return ncclInvalidUsage and are named once on stderr, with the reason given here.
 """
 

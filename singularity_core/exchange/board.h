@@ -71,7 +71,8 @@ void sg_board_close(struct sg_board *board);
 /* What one rank says that it does; all must say the same. */
 struct sg_described { uint32_t kind, dtype, reduction, root; uint64_t count; };
 
-enum { SG_MEMBER_ABSENT = 0, SG_MEMBER_JOINING = 1, SG_MEMBER_JOINED = 2, SG_MEMBER_LEFT = 3, SG_MEMBER_DEAD = 4 };
+enum { SG_MEMBER_ABSENT = 0, SG_MEMBER_JOINING = 1, SG_MEMBER_JOINED = 2, SG_MEMBER_LEFT = 3, SG_MEMBER_DEAD = 4,
+       SG_MEMBER_ABORTED = 5 /* gave the communicator up, and lives */ };
 struct sg_roster_member {
     union {
         struct { uint32_t state, proxy; };

@@ -59,8 +59,23 @@ static void end_run(struct sg_communicator *c) {
     memset(run, 0, sizeof *run);
 }
 
+int sg_communicator_aborted(const struct sg_communicator *c) {
+    const struct sg_roster *roster = c->map.roster;
+    return sg_load(&roster->error) == SG_FAIL_REMOTE && roster->failed_rank < c->ranks &&
+           sg_load(&c->map.members[roster->failed_rank].state) == SG_MEMBER_ABORTED;
+}
+
+/* A peer has given the communicator up, which a program may survive: what is pending waits, without a result and without an
+ * error of its context, until the rank aborts too.  So nobody computes on with what never came (decision 0007). */
+static void strand(sg_member *member, const char *said) {
+    const struct sg_exchange_calls *calls = &member->party->engine->options.calls;
+    if (member->parts != NULL && !member->stranded) calls->strand(member->party->owner, said);
+    member->stranded |= member->parts != NULL;
+}
+
 void sg_communicator_drop(struct sg_communicator *c) {
     const char *said = c->map.roster->said;
+    int aborted = sg_communicator_aborted(c);
     end_run(c);
     sg_pairs_drop(c);
     sg_lane_release(c);
@@ -69,7 +84,8 @@ void sg_communicator_drop(struct sg_communicator *c) {
         if (member == NULL) continue;
         member->collectives.first = NULL;
         member->unannounced = NULL;
-        while (member->parts != NULL) sg_part_drop(member->parts, said);
+        if (aborted) strand(member, said);
+        while (!aborted && member->parts != NULL) sg_part_drop(member->parts, said);
     }
     if (!c->failed) sg_communicator_ring(c); /* it may be a rank of ours that broke it */
     c->failed = 1;
@@ -173,9 +189,9 @@ static int all_arrived(struct sg_communicator *c) {
         if (sg_load(&member->arrived) > c->number) continue;
         int waits = 0;
         for (uint32_t i = 0; i < c->ranks; i++) waits |= c->members[i] != NULL && c->members[i]->announced > c->number;
-        if ((state == SG_MEMBER_LEFT || state == SG_MEMBER_DEAD) && waits)
+        if (state > SG_MEMBER_JOINED && waits)
             sg_communicator_fail(c, SG_FAIL_REMOTE, rank, "rank %u (global rank %u) %s before its collective %llu, for which others wait",
-                                 rank, member->global_rank, state == SG_MEMBER_LEFT ? "left the communicator" : "ended",
+                                 rank, member->global_rank, sg_gone(state),
                                  (unsigned long long)c->number);
         return 0;
     }
@@ -236,7 +252,10 @@ static int turn_run(struct sg_communicator *c) {
 int sg_communicator_turn(struct sg_communicator *c) {
     int moved = 0;
     if (sg_load(&c->map.roster->error) != 0) {
-        for (uint32_t rank = 0; rank < c->ranks; rank++) moved |= c->members[rank] != NULL && c->members[rank]->parts != NULL;
+        for (uint32_t rank = 0; rank < c->ranks; rank++) {
+            const sg_member *member = c->members[rank];
+            moved |= member != NULL && member->parts != NULL && !member->stranded;
+        }
         if (moved || !c->failed) sg_communicator_drop(c);
         return moved;
     }
@@ -254,6 +273,7 @@ void sg_member_detach(sg_member *member, int aborts) {
     struct sg_communicator *c = member->communicator;
     struct sg_roster_member *mine = &c->map.members[member->rank];
     int busy = member->parts != NULL;
+    if (aborts) sg_store(&mine->state, SG_MEMBER_ABORTED); /* first: the failure means another thing then */
     if (busy)
         sg_communicator_fail(c, SG_FAIL_REMOTE, member->rank, "rank %u (global rank %u) %s in the middle of its operations", member->rank,
                              mine->global_rank, aborts ? "aborted" : "ended");
@@ -261,7 +281,7 @@ void sg_member_detach(sg_member *member, int aborts) {
     while (member->parts != NULL) sg_part_drop(member->parts, NULL);
     c->members[member->rank] = NULL;
     if (busy) sg_communicator_drop(c);
-    sg_store(&mine->state, aborts || busy ? SG_MEMBER_DEAD : SG_MEMBER_LEFT);
+    if (!aborts) sg_store(&mine->state, busy ? SG_MEMBER_DEAD : SG_MEMBER_LEFT);
     sg_communicator_ring(c);
     sg_roster_wake(c->map.roster);
     if (sg_add(&c->map.roster->left, 1) == c->ranks) sg_roster_remove(c->engine->directory, c->map.roster->key);

@@ -31,6 +31,7 @@ struct sg_exchange_calls {
     void (*open)(void *owner, uint64_t gate);                  /* once per group */
     void (*misses)(void *owner, int misses);                   /* changed: lacks the arrival of another party here */
     void (*fail)(void *owner, const char *said);               /* before `open`: the group has no result */
+    void (*strand)(void *owner, const char *said);             /* it waits until the rank aborts the communicator itself */
 };
 struct sg_engine_options {
     const char *directory; /* the job's exchange directory; NULL: this proxy is the only one */

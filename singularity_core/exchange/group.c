@@ -159,7 +159,7 @@ static int check(sg_group *group, char said[SG_SAID]) {
         if (member->gone || member->communicator == NULL) return -SG_FAIL_ARGUMENT;
         struct sg_roster *roster = member->communicator->map.roster;
         uint32_t error = sg_load(&roster->error);
-        if (error == 0) continue;
+        if (error == 0 || sg_communicator_aborted(member->communicator)) continue; /* aborted: it waits with the others */
         memcpy(said, roster->said, SG_SAID);
         said[SG_SAID - 1] = 0;
         return -(int)error;

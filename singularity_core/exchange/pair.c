@@ -113,9 +113,9 @@ static int met(struct sg_communicator *c, struct sg_pair *pair) {
     uint32_t other = sends ? pair->to : pair->from;
     uint32_t state = sg_load(&c->map.members[other].state);
     if (sg_load(sends ? &pair->shared->receives : &pair->shared->sends) <= pair->done) {
-        if (state == SG_MEMBER_LEFT || state == SG_MEMBER_DEAD)
+        if (state > SG_MEMBER_JOINED)
             sg_communicator_fail(c, SG_FAIL_REMOTE, other, "rank %u (global rank %u) %s before its %s %s rank %u", other,
-                                 c->map.members[other].global_rank, state == SG_MEMBER_LEFT ? "left the communicator" : "ended",
+                                 c->map.members[other].global_rank, sg_gone(state),
                                  sends ? "receive" : "send", sends ? "from" : "to", sends ? pair->from : pair->to);
         return 0;
     }

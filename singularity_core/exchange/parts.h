@@ -81,6 +81,7 @@ struct sg_member {
     uint64_t activated, announced;  /* collectives */
     struct sg_op *unannounced;      /* first active collective that the roster does not show */
     struct sg_pair **sends, **receives; /* by peer */
+    int stranded;                   /* its operations wait, because a peer has aborted */
     int gone;                       /* engine->lock: nobody else may begin to use it */
     uint32_t users;                 /* engine->lock: who does */
 };
@@ -189,6 +190,10 @@ int sg_communicator_turn(struct sg_communicator *c);
 void sg_communicator_fail(struct sg_communicator *c, uint32_t failure, uint32_t rank, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 void sg_communicator_drop(struct sg_communicator *c);        /* everything pending here, because of its error */
+int sg_communicator_aborted(const struct sg_communicator *c); /* it failed because a rank gave it up; any thread */
+static inline const char *sg_gone(uint32_t state) {
+    return state == SG_MEMBER_LEFT ? "left the communicator" : state == SG_MEMBER_ABORTED ? "aborted the communicator" : "ended";
+}
 void sg_member_detach(sg_member *member, int aborts);        /* the engine's side of leaving */
 int sg_communicator_spent(const struct sg_communicator *c);  /* nobody needs anything of it any more */
 void sg_communicator_free(struct sg_communicator *c);

@@ -25,10 +25,15 @@ static void fail(void *owner, const char *said) {
     fprintf(stderr, "singularity: rank %u: a collective has no result: %s\n", s->rank, said);
 }
 
+static void strand(void *owner, const char *said) {
+    const sg_session *s = owner;
+    fprintf(stderr, "singularity: rank %u: its operations wait until it aborts the communicator, too: %s\n", s->rank, said);
+}
+
 int sg_communication_open(sg_server *server, const struct sg_server_options *options, char why[256]) {
     struct sg_engine_options wanted = {.directory = options->exchange, .proxy_index = options->proxy_index,
                                        .proxy_count = options->proxy_count == 0 ? 1 : options->proxy_count,
-                                       .calls = {read_memory, write_memory, open_gate, tell_misses, fail}};
+                                       .calls = {read_memory, write_memory, open_gate, tell_misses, fail, strand}};
     server->engine = sg_engine_create(&wanted, why);
     if (server->engine == NULL) return -1;
     int error = sg_engine_start(server->engine);

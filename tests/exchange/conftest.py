@@ -36,6 +36,7 @@ class Rank:
     handle: Any = None
     opened: list[int] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+    stranded: list[str] = field(default_factory=list)
     misses: bool = False
     groups: int = 0
     kept: list[Any] = field(default_factory=list)
@@ -123,7 +124,12 @@ def _fail(owner: Any, said: Any) -> None:
     ffi.from_handle(owner).failures.append(ffi.string(said).decode())
 
 
-CALLS = {"read": _read, "write": _write, "open": _open, "misses": _misses, "fail": _fail}
+@ffi.callback("void(void *, char *)")
+def _strand(owner: Any, said: Any) -> None:
+    ffi.from_handle(owner).stranded.append(ffi.string(said).decode())
+
+
+CALLS = {"read": _read, "write": _write, "open": _open, "misses": _misses, "fail": _fail, "strand": _strand}
 
 
 class World:

@@ -127,8 +127,10 @@ def test_a_session_that_ends_opens_its_own_gates(world: World) -> None:
 
 @pytest.mark.parametrize("begun", [False, True])
 def test_abort(world: World, begun: bool) -> None:
-    """Abort ends the rank's own operations without an error of its own; who waits for it gets one."""
+    """Abort ends the rank's own operations without an error of its own.  Who waits for it gets one of the
+    communicator, not of its context, and goes on when it has aborted too: on a new communicator."""
     members = world.communicator()
+    one, other = world.ranks
     count = 8 << 20 if begun else 8
     data = [np.ones(count, np.float32) for _ in range(2)]
     for rank in world.ranks[: 2 if begun else 1]:
@@ -136,11 +138,35 @@ def test_abort(world: World, begun: bool) -> None:
     for _ in range(4):
         world.turn()
     lib.sg_member_leave(members[0], 1)
-    assert world.ranks[0].opened == [1]
-    assert not world.ranks[0].failures
+    assert one.opened == [1]
     world.settle()
-    assert world.ranks[1].error(members[1])[0] == FAIL_REMOTE
-    assert len(world.ranks[1].opened) == world.ranks[1].groups
+    other.submit((members[1], ALL_REDUCE, 7, SUM, 0, 8, array(), array()))
+    world.settle()
+    assert other.error(members[1])[0] == FAIL_REMOTE
+    assert other.opened == []
+    assert len(other.stranded) == 1
+    lib.sg_member_leave(members[1], 1)
+    assert sorted(other.opened) == list(range(1, other.groups + 1))
+    assert not one.failures + other.failures
+    again, got = world.communicator(key=b"a" * 16), [np.zeros(8, np.float32) for _ in range(2)]
+    for rank in world.ranks:
+        rank.submit((again[rank.rank], ALL_REDUCE, 7, SUM, 0, 8, array(), got[rank.rank]))
+    world.settle()
+    assert got[0].tolist() == got[1].tolist() == [2] * 8
+
+
+def test_an_end_is_no_abort(world: World) -> None:
+    """A rank that ends in the middle of its operations takes its peers' results along: their gates open, and
+    their contexts fail."""
+    members = world.communicator()
+    for rank in world.ranks:
+        rank.submit((members[rank.rank], ALL_REDUCE, 7, SUM, 0, 8, array(), array()), arrive=rank.rank == 1)
+    world.settle()
+    lib.sg_party_quit(world.ranks[0].party)
+    world.settle()
+    assert world.ranks[1].opened == [1]
+    assert len(world.ranks[1].failures) == 1
+    assert not world.ranks[1].stranded
 
 
 def test_leaving_after_the_last_operation(world: World) -> None:

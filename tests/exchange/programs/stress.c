@@ -183,7 +183,7 @@ int main(int argc, char **argv) {
     rank_count = (uint32_t)atoi(argv[3]), rounds = (uint32_t)atoi(argv[4]), seed = (uint32_t)atoi(argv[5]);
     if (engine_count == 0 || engine_count > ENGINES_MOST || rank_count == 0 || rank_count > RANKS_MOST) return 2;
     for (uint32_t i = 0; i < engine_count; i++) {
-        struct sg_engine_options options = {argv[1], i, engine_count, {read_memory, write_memory, open_gate, misses, failed}};
+        struct sg_engine_options options = {argv[1], i, engine_count, {read_memory, write_memory, open_gate, misses, failed, failed}};
         engines[i] = sg_engine_create(&options, why);
         if (engines[i] == NULL || sg_engine_start(engines[i]) != 0) return fprintf(stderr, "%s\n", why), 1;
     }

@@ -333,14 +333,23 @@ def disagreement(comm: Any) -> None:
 
 
 def abort(comm: Any) -> None:
-    """When a rank aborts, the others' pending operations end, and their communicator has failed remotely."""
+    """When a rank aborts, the others learn it from their communicator, abort too, and all go on with another:
+    no context has failed."""
     a, own = allocate(4096), stream()
+    if RANK != 0:
+        do("AllReduce", a, a, 100, 7, 0, comm, own)
+        do("AllReduce", a, a, 100, 7, 0, comm, own)
     if RANK == 0:
         do("CommAbort", comm)
-        return
-    do("AllReduce", a, a, 100, 7, 0, comm, own)
-    assert settle_failed(comm) == REMOTE_ERROR
-    driver.call("cuStreamSynchronize", own)
+    else:
+        assert settle_failed(comm) == REMOTE_ERROR
+        do("CommAbort", comm)
+    check("cuStreamSynchronize", own)
+    again, total = communicator("again"), allocate(np.ones(1, np.int32).tobytes())
+    do("AllReduce", total, total, 1, 2, 0, again, own)
+    check("cuStreamSynchronize", own)
+    equal(read(total, 4), np.int32(WORLD).tobytes(), "the sum after an abort")
+    do("CommDestroy", again)
 
 
 def abort_while_waiting(comm: Any) -> None:
