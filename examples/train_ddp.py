@@ -113,13 +113,18 @@ class Trainer:
             predicted = self.model(Tensor(images)).argmax(axis=1).numpy()
         return float((predicted == labels).mean())
 
-    def digest(self) -> str:
-        """Of all weights, bit for bit."""
-        state = sorted(nn.state.get_state_dict(self.model).items())
-        return hashlib.sha256(b"".join(weight.numpy().tobytes() for _, weight in state)).hexdigest()[:32]
+    def weights(self) -> dict[str, np.ndarray]:
+        """All weights, by name."""
+        return {name: weight.numpy() for name, weight in sorted(nn.state.get_state_dict(self.model).items())}
 
 
-def train(place: Place, arguments: argparse.Namespace) -> dict[str, object]:
+def digest(weights: dict[str, np.ndarray]) -> str:
+    """Of all weights, bit for bit."""
+    return hashlib.sha256(b"".join(weight.tobytes() for weight in weights.values())).hexdigest()[:32]
+
+
+def train(place: Place, arguments: argparse.Namespace) -> tuple[dict[str, object], dict[str, np.ndarray]]:
+    """What is worth telling, and the weights."""
     train_images, train_labels, test_images, test_labels = split_digits(arguments.seed)
     trainer = Trainer(place, arguments.optimizer, arguments.seed)
     draw = np.random.default_rng(arguments.seed + 1)
@@ -139,20 +144,21 @@ def train(place: Place, arguments: argparse.Namespace) -> dict[str, object]:
                 and (number % 20 == 0 or number in (1, arguments.steps))
             ):
                 print(f"step {number:4d}  loss {loss:.4f}", flush=True)
-    accuracy, digest = trainer.accuracy(test_images, test_labels), trainer.digest()
+    accuracy, weights = trainer.accuracy(test_images, test_labels), trainer.weights()
     if place.rank == 0 and not arguments.quiet:
         print(f"test accuracy {100 * accuracy:.2f} %", flush=True)
     if not arguments.quiet:
-        print(f"rank {place.rank}: weights {digest}", flush=True)
+        print(f"rank {place.rank}: weights {digest(weights)}", flush=True)
     if trainer.group is not None:
         trainer.group.close()
-    return {
+    found = {
         "world": place.world,
         "losses": [loss.hex() for loss in losses],
         "accuracy": accuracy,
-        "weights": digest,
+        "weights": digest(weights),
         "step_seconds": step_seconds,
     }
+    return found, weights
 
 
 def main() -> None:
@@ -164,7 +170,9 @@ def main() -> None:
     parser.add_argument("--optimizer", choices=("adam", "sgd"), default="sgd")
     parser.add_argument("--seed", type=int, default=1, help="of split, weights and batches (default 1)")
     parser.add_argument(
-        "--json", metavar="DIR", help="write rank-N.json there: exact losses, digest, accuracy"
+        "--json",
+        metavar="DIR",
+        help="write rank-N.json there (exact losses, digest, accuracy), and the weights as rank-N.npz",
     )
     parser.add_argument("--quiet", action="store_true", help="print nothing")
     arguments = parser.parse_args()
@@ -175,9 +183,10 @@ def main() -> None:
         Path(arguments.json).mkdir(parents=True, exist_ok=True)  # now, not after the training
     with Context(DEV=[Target(device=f"CUDA:{place.local_rank}")]):
         Device[Device.DEFAULT]  # opens it: its context is current from here on
-        result = train(place, arguments)
+        result, weights = train(place, arguments)
     if arguments.json:
         path = Path(arguments.json) / f"rank-{place.rank}.json"
+        np.savez(path.with_suffix(".npz"), **weights)
         path.write_text(json.dumps(result) + "\n", encoding="utf-8")
 
 

@@ -8,19 +8,28 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from singularity_core.hal.cuda_wheels import header_directory
 
-from ..multirank.jobs import finish, run_job, start_job
+from ..multirank.jobs import LAUNCHER, finish, run_job, start_job
 from ..sanitizers import ROOT
 
 EXAMPLES = ROOT / "examples"
 Results = list[dict[str, Any]]
 Train = Callable[..., Results]
 STEPS = 8
+ALONE = {"PARALLEL": "0"}
+"""Eight ranks need no pools of compilers of their own."""
 
 pytestmark = pytest.mark.timeout(600)
+
+
+def written(folder: Path, ranks: int) -> Results:
+    """What the ranks of an example wrote there; `folder` says where their weights lie."""
+    read = (json.loads((folder / f"rank-{k}.json").read_text()) for k in range(ranks))
+    return [{**result, "folder": folder} for result in read]
 
 
 @pytest.fixture(scope="module")
@@ -40,11 +49,10 @@ def train(rank_environment: dict[str, str], tmp_path_factory: pytest.TempPathFac
                 ranks=ranks,
                 devices=devices,
                 options=options,
-                # eight ranks need no pools of compilers of their own
-                env={**rank_environment, "PARALLEL": "0"},
+                env={**rank_environment, **ALONE},
                 timeout=400,
             )
-            known[key] = [json.loads((folder / f"rank-{k}.json").read_text()) for k in range(ranks)]
+            known[key] = written(folder, ranks)
         return known[key]
 
     return run
@@ -55,12 +63,46 @@ def losses(result: dict[str, Any]) -> list[float]:
 
 
 def test_data_parallel_training_agrees_with_one_process(train: Train) -> None:
-    """Four ranks on four devices end with one model, and within 1e-4 of one process on the whole batch."""
+    """Four ranks on four devices end with one model; its losses and weights are within 1e-4 of what one
+    process gets from the whole batch."""
     whole = train("train_ddp.py", ranks=1, devices=1)[0]
     parts = train("train_ddp.py", ranks=4, devices=4)
     assert len({part["weights"] for part in parts}) == 1
     for part in parts:
         assert losses(part) == pytest.approx(losses(whole), rel=1e-4)
+    ours, wanted = (np.load(result["folder"] / "rank-0.npz") for result in (parts[0], whole))
+    assert sorted(ours) == sorted(wanted)
+    for name in wanted:
+        near = 1e-4 * float(np.abs(wanted[name]).max())
+        assert ours[name] == pytest.approx(wanted[name], rel=1e-4, abs=near)
+
+
+def test_pauses_do_not_change_training(
+    train: Train, rank_environment: dict[str, str], tmp_path: Path
+) -> None:
+    """Training that was paused again and again ends with the weights and losses of training that was not."""
+    quiet = train("train_ddp.py", ranks=4, devices=1)
+    name = f"paused-{tmp_path.name}"
+    process = start_job(
+        EXAMPLES / "train_ddp.py",
+        *("--steps", str(STEPS), "--json", str(tmp_path)),
+        ranks=4,
+        devices=1,
+        options=[f"--rdzv-id={name}"],
+        env={**rank_environment, **ALONE},
+    )
+    assert process.stdout is not None
+    while "step    1" not in process.stdout.readline():
+        assert process.poll() is None, finish(process)
+    pauses = 0
+    while control("pause", "--timeout=60", name) and control("continue", name):
+        pauses += 1
+    code, _, stderr = finish(process, 300)
+    assert code == 0, stderr
+    assert pauses >= 2
+    for ours, theirs in zip(written(tmp_path, 4), quiet, strict=True):
+        assert ours["losses"] == theirs["losses"]
+        assert ours["weights"] == theirs["weights"]
 
 
 @pytest.mark.parametrize(
@@ -78,6 +120,12 @@ def test_data_parallel_bits_do_not_depend_on_devices(
         assert ours["losses"] == theirs["losses"]
         assert ours["weights"] == theirs["weights"]
         assert ours["accuracy"] == theirs["accuracy"]
+
+
+def control(*arguments: str) -> bool:
+    """Whether `singularity-ctl` could do it; not, once the job has ended."""
+    command = [str(LAUNCHER.with_name("singularity-ctl")), *arguments]
+    return subprocess.run(command, capture_output=True, timeout=120, check=False).returncode == 0
 
 
 def parallel(tensor: int, pipeline: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -101,7 +149,8 @@ def test_three_dimensional_bits_do_not_depend_on_devices(
     arguments, options = parallel(tensor, pipeline)
     dedicated = train("train_3d.py", *arguments, ranks=8, devices=8, options=options)
     shared = train("train_3d.py", *arguments, ranks=8, devices=devices, options=options)
-    assert shared == dedicated
+    for ours, theirs in zip(shared, dedicated, strict=True):
+        assert {**ours, "folder": theirs["folder"]} == theirs
 
 
 def test_three_dimensional_training_agrees_with_one_process(train: Train) -> None:
