@@ -78,7 +78,5 @@ struct sg_wire_graph_update { uint64_t exec, graph; };
 struct sg_reply_graph_update { uint64_t node; uint32_t result, reserved; };
 
 struct sg_wire_host_call { uint64_t stream, function, user; uint32_t is_callback, reserved; };
-struct sg_reply_callback { uint64_t id, stream, function, user; uint32_t is_callback; int32_t status; };
-struct sg_wire_callback_done { uint64_t id; };
 
 #endif

@@ -134,33 +134,25 @@ CUresult sg_hand_cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStat
 }
 
 /* ---- host functions -------------------------------------------------------------------------------------
- * The proxy cannot call into the rank.  A thread of the rank's asks for the next function to call (a call
- * that blocks in the proxy), calls it, and says so; meanwhile the stream waits in the proxy. */
+ * The proxy cannot call into the rank.  A thread of the rank's waits for the next function to call, calls it, and
+ * says so; meanwhile the stream waits in the proxy. */
 static pthread_once_t serving = PTHREAD_ONCE_INIT;
 static CUresult serving_error;
 
 static void *serve_callbacks(void *unused)
 {
+    struct sg_host_function next;
+    sg_link *link;
     (void)unused;
-    for (;;) {
-        struct sg_reply_callback next;
-        uint32_t got;
-        /* Not sg_call: that the session has ended is for the program's own calls to report. */
-        if (!sg_begin(SG_OP_callback_next, 0) ||
-            sg_link_call(atomic_load(&sg_client.link), &next, sizeof next, &got) || got < sizeof next)
-            return NULL;
-        sg_self.in_host = 1;
+    /* That the session has ended is for the program's own calls to report. */
+    while ((link = atomic_load(&sg_client.link)) && !sg_link_host_next(link, &next)) {
         if (next.is_callback)
             ((CUstreamCallback)(uintptr_t)next.function)((CUstream)(uintptr_t)next.stream, (CUresult)next.status, (void *)(uintptr_t)next.user);
         else
             ((CUhostFn)(uintptr_t)next.function)((void *)(uintptr_t)next.user);
-        sg_self.in_host = 0;
-        struct sg_wire_callback_done *wire = sg_begin(SG_OP_callback_done, sizeof *wire);
-        if (!wire)
-            return NULL;
-        wire->id = next.id;
-        sg_post();
+        sg_link_host_returned(link);
     }
+    return NULL;
 }
 
 static void start_serving(void)

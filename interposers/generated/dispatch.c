@@ -34,8 +34,6 @@ int32_t sg_serve_graph_edges(sg_session *session, const struct sg_request *reque
 int32_t sg_serve_graph_rebuild(sg_session *session, const struct sg_request *request, struct sg_answer *answer);
 int32_t sg_serve_capture_end(sg_session *session, const struct sg_request *request, struct sg_answer *answer);
 int32_t sg_serve_host_call(sg_session *session, const struct sg_request *request, struct sg_answer *answer);
-int32_t sg_serve_callback_next(sg_session *session, const struct sg_request *request, struct sg_answer *answer);
-int32_t sg_serve_callback_done(sg_session *session, const struct sg_request *request, struct sg_answer *answer);
 int32_t sg_serve_communicator_join(sg_session *session, const struct sg_request *request, struct sg_answer *answer);
 int32_t sg_serve_communicator_split(sg_session *session, const struct sg_request *request, struct sg_answer *answer);
 int32_t sg_serve_communicator_submit(sg_session *session, const struct sg_request *request, struct sg_answer *answer);
@@ -807,8 +805,6 @@ const struct sg_op sg_ops[] = {
     {"graph_rebuild", sg_serve_graph_rebuild, SG_OP_BLOCKS},
     {"capture_end", sg_serve_capture_end, 0},
     {"host_call", sg_serve_host_call, 0},
-    {"callback_next", sg_serve_callback_next, SG_OP_BLOCKS | SG_OP_NO_CONTEXT},
-    {"callback_done", sg_serve_callback_done, SG_OP_NO_CONTEXT | SG_OP_EARLY},
     {"communicator_join", sg_serve_communicator_join, SG_OP_BLOCKS},
     {"communicator_split", sg_serve_communicator_split, SG_OP_BLOCKS},
     {"communicator_submit", sg_serve_communicator_submit, 0},

@@ -30,7 +30,6 @@ _KEYS = {
     "blocks",
     "touches",
     "waits",
-    "early",
     "launches",
     "context",
     "hook",
@@ -105,7 +104,6 @@ class InternalOp:
     blocks: bool
     touches: bool
     waits: bool
-    early: bool
     launches: bool
     context: bool
     note: str
@@ -155,7 +153,6 @@ def read_annotations(path: Path, header: Header) -> Annotations:
             blocks=bool(o.get("blocks")),
             touches=bool(o.get("touches")),
             waits=bool(o.get("waits")),
-            early=bool(o.get("early")),
             launches=bool(o.get("launches")),
             context=bool(o.get("context", True)),
             note=str(o.get("note", "")),

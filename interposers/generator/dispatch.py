@@ -60,7 +60,6 @@ def _row(op: Call | InternalOp, handler: str) -> str:
         "SG_OP_TOUCHES": op.touches,
         "SG_OP_WAITS": op.waits,
         "SG_OP_LAUNCHES": op.launches,
-        "SG_OP_EARLY": isinstance(op, InternalOp) and op.early,
     }
     return f'    {{"{op.name}", {handler}, {" | ".join(f for f, on in flags.items() if on) or "0"}}},\n'
 

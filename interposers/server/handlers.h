@@ -33,13 +33,13 @@ static inline const char *sg_text(const struct sg_request *request, size_t offse
 struct sg_global { uint64_t address, bytes, owner; };
 struct sg_stage { struct sg_stage *next; uint64_t id, bytes; uint8_t data[]; };
 struct sg_pending_free { struct sg_pending_free *next; uint64_t address; CUevent event; };
-struct sg_host_record {
-    struct sg_host_record *next, *next_known, **before_known; /* known: until the function has run, or never will */
+struct sg_host_record { /* known until the function has run, or never will */
+    struct sg_host_record *next, **before;
     sg_session *session;
     struct sg_calls *calls;
-    uint64_t id, stream, function, user, gate;
-    uint32_t is_callback;
-    int done, gated;
+    struct sg_host_function function;
+    uint64_t gate;
+    int gated;
 };
 struct sg_node { uint64_t handle; CUgraphNode physical; uint8_t *message; uint32_t bytes; }; /* message: NULL when a capture made it */
 struct sg_graph { struct sg_graph *next; uint64_t handle; uint32_t count, room; struct sg_node *nodes; };
@@ -48,7 +48,7 @@ struct sg_exec { struct sg_exec *next; uint64_t handle; uint32_t count; struct s
 struct sg_named_function { CUfunction physical; uint64_t handle; };
 
 struct sg_calls {
-    pthread_mutex_t lock;   /* everything but the callbacks */
+    pthread_mutex_t lock;   /* everything but the records of host functions */
     struct sg_global *globals;
     uint32_t global_count, global_room;
     struct sg_stage *stages;
@@ -60,11 +60,8 @@ struct sg_calls {
     struct sg_operation *operations; /* of a group of collectives whose last message has not come */
     uint32_t operation_count;
     int too_many; /* the group was refused: the rest of it comes yet */
-    pthread_mutex_t callback_lock;
-    pthread_cond_t callback_changed;
-    struct sg_host_record *waiting, **waiting_end, *running, *known;
-    uint64_t next_callback;
-    int ended;
+    pthread_mutex_t records_lock;
+    struct sg_host_record *records;
     pthread_mutex_t joint; /* held while what belongs together (a host function and its gate) goes into streams, and by handlers
                               that are not the session's leader while they put work there: nothing may come in between */
 };

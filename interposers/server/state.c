@@ -13,27 +13,16 @@ struct sg_calls *sg_calls_of(sg_session *session)
     calls = *slot;
     if (!calls && (calls = calloc(1, sizeof *calls))) {
         pthread_mutex_init(&calls->lock, NULL);
-        pthread_mutex_init(&calls->callback_lock, NULL);
-        pthread_cond_init(&calls->callback_changed, NULL);
+        pthread_mutex_init(&calls->records_lock, NULL);
         pthread_mutex_init(&calls->joint, NULL);
         calls->frees_end = &calls->frees;
-        calls->waiting_end = &calls->waiting;
         __atomic_store_n(slot, calls, __ATOMIC_RELEASE);
     }
     pthread_mutex_unlock(&making);
     return calls;
 }
 
-void sg_calls_session_quit(sg_session *session)
-{
-    struct sg_calls *calls = __atomic_load_n(sg_session_state(session), __ATOMIC_ACQUIRE);
-    if (!calls)
-        return;
-    pthread_mutex_lock(&calls->callback_lock);
-    calls->ended = 1;
-    pthread_cond_broadcast(&calls->callback_changed);
-    pthread_mutex_unlock(&calls->callback_lock);
-}
+void sg_calls_session_quit(sg_session *session) { sg_host_functions_quit(session); }
 
 void sg_calls_contexts_end(sg_session *session)
 {
@@ -69,9 +58,8 @@ void sg_calls_session_end(sg_session *session)
     free(calls->operations);
     free(calls->functions);
     free(calls->globals);
-    pthread_cond_destroy(&calls->callback_changed);
     pthread_mutex_destroy(&calls->joint);
-    pthread_mutex_destroy(&calls->callback_lock);
+    pthread_mutex_destroy(&calls->records_lock);
     pthread_mutex_destroy(&calls->lock);
     free(calls);
     *sg_session_state(session) = NULL;

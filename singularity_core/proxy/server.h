@@ -31,8 +31,7 @@ typedef int32_t (*sg_handler)(sg_session *session, const struct sg_request *requ
 enum { SG_OP_BLOCKS = 1, SG_OP_NO_CONTEXT = 2 /* does not need the thread's context made current */,
        SG_OP_TOUCHES = 4 /* needs residency (splicing/residency.h); those that block enter and leave themselves */,
        SG_OP_WAITS = 8   /* blocks until device work is done */,
-       SG_OP_EARLY = 16  /* may run again, and before what is ahead of it in the ring; for when a session is held */,
-       SG_OP_LAUNCHES = 32 /* starts a kernel or a graph: counted */ };
+       SG_OP_LAUNCHES = 16 /* starts a kernel or a graph: counted */ };
 struct sg_op { const char *name; sg_handler handler; uint32_t flags; };
 extern const struct sg_op sg_ops[];     /* generated; index = message op */
 extern const uint32_t sg_op_count;
@@ -92,6 +91,11 @@ int sg_session_has_gates(sg_session *s);          /* the backend can hold stream
 typedef int32_t (*sg_chunk)(void *argument, uint64_t offset, void *chunk, uint32_t bytes);
 int32_t sg_bulk_receive(sg_session *s, uint64_t bytes, sg_chunk each, void *argument); /* rank -> proxy */
 int32_t sg_bulk_send(sg_session *s, uint64_t bytes, sg_chunk each, void *argument);    /* proxy -> rank */
+
+/* ---- host functions (host_function.c) ------------------------------------------------------------ */
+/* Returns when the rank has called the function, or calls no more. */
+void sg_host_function_call(sg_session *s, const struct sg_host_function *function);
+void sg_host_functions_quit(sg_session *s); /* lets all go that wait for one */
 
 /* ---- replay log (replay.c): what it takes to make the session's objects again -------------------- */
 /* create: `request` made `handle` (or a device address) and needs `needs` to exist.  A later destroy

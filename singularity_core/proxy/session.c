@@ -189,6 +189,8 @@ sg_session *sg_session_create(sg_server *server, uint32_t slot, uint32_t rank, u
     s->pinned_file = -1;
     pthread_mutex_init(&s->lock, NULL);
     pthread_mutex_init(&s->bulk, NULL);
+    pthread_mutex_init(&s->host_lock, NULL);
+    pthread_cond_init(&s->host_changed, NULL);
     pthread_mutex_init(&s->log_lock, NULL);
     pthread_mutex_init(&s->pinned_lock, NULL);
     pthread_mutex_init(&s->arena_lock, NULL);
@@ -349,6 +351,8 @@ void sg_session_free(sg_session *s) {
     pthread_mutex_destroy(&s->arena_lock);
     pthread_mutex_destroy(&s->pinned_lock);
     pthread_mutex_destroy(&s->log_lock);
+    pthread_cond_destroy(&s->host_changed);
+    pthread_mutex_destroy(&s->host_lock);
     pthread_mutex_destroy(&s->bulk);
     pthread_mutex_destroy(&s->lock);
     free(s);

@@ -60,6 +60,10 @@ struct sg_session {
     uint32_t threads;          /* and holders: whoever keeps the session from being buried */
     int closed;                /* nobody may join any more */
     pthread_mutex_t bulk;
+    pthread_mutex_t host_lock; /* guards the next four */
+    pthread_cond_t host_changed;
+    uint32_t host_asked, host_through; /* host functions: how many streams have come to one, and were let go */
+    int host_quit;                     /* the rank calls no more */
 
     struct sg_handles handles;
     struct sg_log *log;
@@ -156,8 +160,6 @@ void sg_worker_wake_all(sg_session *session);
 /* For who is no worker and wants no message to run: 1: the lead was vacant and is the caller's now. */
 int sg_lead_take(sg_session *session);
 void sg_lead_give(sg_session *session);
-/* Runs the calls in the ring that need not wait for what is ahead of them.  The session is held. */
-void sg_worker_early(sg_session *session);
 
 /* memory.c */
 int sg_memory_open(sg_server *server, uint64_t bytes, char why[256]);

@@ -241,20 +241,6 @@ static void drain(struct sg_worker *w) {
     if (atomic_load(&s->ending) != SG_GOES_ON) sg_worker_wake_all(s); /* the others wait for this to end too */
 }
 
-void sg_worker_early(sg_session *s) {
-    uint64_t first = atomic_load(&s->head), head = first;
-    uint8_t *copy = aligned_alloc(SG_LINE, SG_MAX_MESSAGE_LINES * SG_LINE);
-    struct sg_message *message = (struct sg_message *)copy;
-    uint8_t none[SG_LINE];
-    while (copy != NULL && head - first < SG_RING_LINES && sg_ring_read(s->ring, &head, message) > 0) {
-        if (message->op >= sg_op_count || (sg_ops[message->op].flags & SG_OP_EARLY) == 0) continue;
-        struct sg_request request = {message->op, message->bytes, message->context, message->reply, message->payload};
-        struct sg_answer answer = {0, none};
-        sg_ops[message->op].handler(s, &request, &answer);
-    }
-    free(copy);
-}
-
 /* ---- threads ----------------------------------------------------------------------------------------------- */
 int sg_worker_open(struct sg_worker *w, sg_session *s) {
     *w = (struct sg_worker){.session = s, .current = SG_CONTEXT_UNKNOWN};

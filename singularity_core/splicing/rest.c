@@ -3,7 +3,7 @@
  * All ranks stand at one point then: whatever was issued has been issued by everybody, so it completes by itself, once
  *   - every session is held, so that nothing new begins;
  *   - the slicer goes on, because results are due to sessions that are not resident;
- *   - what host functions have returned is heard, though the message waits in the ring behind what is held.
+ *   - ranks go on to call the host functions that their streams come to (layout.h).
  * At rest: no operation is pending, no gate is to be opened, and the device has nothing that could begin by itself.  A host
  * function of a rank may still run: what follows it in its stream waits at a gate.  Only the HAL's `settle` can say that: to
  * synchronise one context says nothing of those of the sessions.  Without it a device never rests, so the board says so,
@@ -21,21 +21,10 @@
 
 static uint32_t wanted(sg_server *server) { return sg_load(&sg_engine_board(server->engine)->freeze); }
 
-static void hear_host_functions(sg_server *server) {
-    struct sg_residency *r = &server->residency;
-    pthread_mutex_lock(&r->lock); /* no session goes meanwhile */
-    for (uint32_t i = 0; i < SG_SLICER_SLOTS; i++)
-        if (r->sessions[i] != NULL && (r->sessions[i]->turn.parked || r->sessions[i]->turn.lead_ours)) sg_worker_early(r->sessions[i]);
-    pthread_mutex_unlock(&r->lock);
-}
-
 static void come_to_rest(sg_server *server, uint32_t number) {
     _Atomic uint32_t *freeze = (_Atomic uint32_t *)&sg_engine_board(server->engine)->freeze;
     while (wanted(server) == number && !atomic_load(&server->stopping)) {
-        if (sg_server_hold_all(server, 1, LOOK_MS * 5000000u) == 0) {
-            hear_host_functions(server);
-            if (sg_engine_idle(server->engine) && sg_residency_rest(server)) return;
-        }
+        if (sg_server_hold_all(server, 1, LOOK_MS * 5000000u) == 0 && sg_engine_idle(server->engine) && sg_residency_rest(server)) return;
         sg_futex_wait(freeze, number, LOOK_MS);
     }
 }

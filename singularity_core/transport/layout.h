@@ -16,7 +16,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#define SG_PROTOCOL 1u
+#define SG_PROTOCOL 2u
 #define SG_DOOR_MAGIC 0x524f4f4447534c41ull    /* "ALSGDOOR" */
 #define SG_SESSION_MAGIC 0x53534553474c4148ull /* "HALGSESS" */
 
@@ -78,6 +78,10 @@ struct sg_reply_slot {
 #define SG_STAGING_CHUNK (256u << 10)
 #define SG_STAGING_CHUNKS 8u
 
+/* A function of the rank that a stream has come to: the proxy cannot call it, a thread of the rank can.  Not in the ring: a
+ * stream must get past its host functions also while the ring's messages wait, because the cut holds them. */
+struct sg_host_function { uint64_t stream, function, user; uint32_t is_callback; int32_t status; };
+
 struct sg_session_page { /* 4 KiB; groups that different sides write lie on different lines */
     uint64_t magic;
     uint32_t protocol;
@@ -98,6 +102,9 @@ struct sg_session_page { /* 4 KiB; groups that different sides write lie on diff
     _Atomic uint32_t dead;                   /* agent or proxy: SG_DEAD_*; nothing will answer again */
     _Alignas(64) _Atomic uint32_t chunks_filled;  /* staging: by the sender of the transfer */
     _Alignas(64) _Atomic uint32_t chunks_drained; /* staging: by the receiver */
+    _Alignas(64) _Atomic uint32_t host_offered;   /* proxy: how many host functions it has put here; one at a time */
+    struct sg_host_function host;                 /* proxy: the last of them */
+    _Alignas(64) _Atomic uint32_t host_called;    /* rank: how many have returned */
     _Alignas(64) uint64_t counters[32];      /* proxy: enum sg_counter, see server.h */
 };
 _Static_assert(sizeof(struct sg_session_page) <= 4096, "the session page is one page");

@@ -238,3 +238,22 @@ int32_t sg_link_call_receive(sg_link *link, void *data, uint64_t bytes) {
 
 void sg_link_bulk_lock(sg_link *link) { pthread_mutex_lock(&link->bulk); }
 void sg_link_bulk_unlock(sg_link *link) { pthread_mutex_unlock(&link->bulk); }
+
+/* ---- host functions ---------------------------------------------------------------------------------- */
+int sg_link_host_next(sg_link *link, struct sg_host_function *out) {
+    struct sg_session_page *page = link->page;
+    struct sg_patience patience = {0};
+    uint32_t offered, called = atomic_load_explicit(&page->host_called, memory_order_relaxed);
+    while ((offered = atomic_load(&page->host_offered)) == called) {
+        if (sg_patience_left(&patience)) continue;
+        sg_futex_wait(&page->host_offered, offered, SG_WAIT_MS);
+        if (dead_after_wait(link) != SG_DEAD_NO) return -EPIPE;
+    }
+    *out = page->host;
+    return 0;
+}
+
+void sg_link_host_returned(sg_link *link) {
+    atomic_fetch_add(&link->page->host_called, 1);
+    sg_futex_wake(&link->page->host_called, 1);
+}

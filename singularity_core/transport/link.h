@@ -42,4 +42,9 @@ int32_t sg_link_call_receive(sg_link *link, void *data, uint64_t bytes);
 void sg_link_bulk_lock(sg_link *link);
 void sg_link_bulk_unlock(sg_link *link);
 
+/* Host functions: waits for the next one, which is to be called and then said to have `returned`.  0, or -EPIPE when the
+ * session died.  For one thread of the rank. */
+int sg_link_host_next(sg_link *link, struct sg_host_function *out);
+void sg_link_host_returned(sg_link *link);
+
 #endif

@@ -64,6 +64,7 @@ class Interpreter:
         self.results: list[str] = []
         self.called = 0
         self.host = HOST_FUNCTION(self._count)
+        self.hosts: list[Any] = []
         self.graphs: list[Any] = []
         self.communicators = {
             name: nccl.communicator(directory / f"{number}-{name}.id", ranks)
@@ -134,6 +135,17 @@ class Interpreter:
 
     def call_host(self, stream: int) -> None:
         check("cuLaunchHostFunc", self.streams[stream], self.host, None)
+
+    def call_host_when(self, stream: int, name: str) -> None:
+        """A host function that returns once there is a file of that name."""
+
+        def wait(_: Any) -> None:
+            while not (self.directory / name).exists():
+                time.sleep(0.002)
+            self.called += 1
+
+        self.hosts.append(HOST_FUNCTION(wait))
+        check("cuLaunchHostFunc", self.streams[stream], self.hosts[-1], None)
 
     def order(self, before: int, after: int) -> None:
         """What comes later in `after` waits for what is in `before`."""
