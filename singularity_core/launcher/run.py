@@ -158,9 +158,14 @@ def _rank_count(text: str) -> int | None:
         return None
     if text == "cpu":
         return os.cpu_count() or 1
-    if not text.isdigit() or not 1 <= int(text) <= MAX_RANKS:
+    if not _is_number(text) or not 1 <= int(text) <= MAX_RANKS:
         raise click.UsageError(f"--nproc-per-node {text}: a number from 1 to {MAX_RANKS}, gpu, auto or cpu")
     return int(text)
+
+
+def _is_number(text: str) -> bool:
+    """Digits that `int` takes; not those of other scripts, nor superscripts."""
+    return text.isascii() and text.isdecimal()
 
 
 def _job_settings(
@@ -178,8 +183,15 @@ def _job_settings(
     if proxied and (sharing := placement.describe_sharing()):
         say(sharing)
     host, _, port = options["rdzv_endpoint"].partition(":")
-    if port and not port.isdigit():
-        raise click.UsageError(f"--rdzv-endpoint {options['rdzv_endpoint']}: HOST[:PORT]")
+    if port and not (_is_number(port) and int(port) <= 65535):
+        raise click.UsageError(
+            f"--rdzv-endpoint {options['rdzv_endpoint']}: HOST[:PORT], with a port up to 65535"
+        )
+    if port and options["master_port"] not in (0, int(port)):
+        raise click.UsageError(
+            f"--rdzv-endpoint and --master-port name different ports: {port} and "
+            f"{options['master_port']}; leave one out"
+        )
     run_id = options["rdzv_id"] or new_job_name()
     return JobSettings(
         backend=backend,

@@ -32,9 +32,14 @@ def swap_limit(options: dict[str, Any]) -> int | None:
     """--swap-limit in bytes; `click.UsageError` when it is no number of bytes."""
     text = options["swap_limit"]
     try:
-        return None if text is None else parse_bytes(text)
+        found = None if text is None else parse_bytes(text)
     except ValueError as error:
         raise click.UsageError(f"--swap-limit {text}: write 1073741824, 512M or 4G") from error
+    if found == 0:
+        raise click.UsageError(
+            "--swap-limit 0: ranks that share a device need host memory to be swapped out to"
+        )
+    return found
 
 
 def placement_options(option: Callable[..., Callable[[Any], Any]]) -> Callable[[Any], Any]:

@@ -219,7 +219,13 @@ class Supervisor:
         )
         environment = proxy_environment(self._directory.job, self._backend_environment, device)
         member = self._start(
-            f"the proxy of device {device}", device, command, environment, [errors], tell=tell, stdout=None
+            f"the proxy of device {device}",
+            device,
+            command,
+            environment,
+            [errors],
+            tell=tell,
+            stdout=errors.writing,
         )
         os.close(tell)
         self._selector.register(ready, selectors.EVENT_READ, lambda: self._proxy_says(member, ready))

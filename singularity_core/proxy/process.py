@@ -76,6 +76,8 @@ def parse_bytes(text: str) -> int:
     value = int(number[:-1] if factor != 1 else number)
     if value < 0:
         raise ValueError(f"{text!r} is negative")
+    if value * factor >= 1 << 63:
+        raise ValueError(f"{text!r} is more than any machine has")
     return value * factor
 
 

@@ -240,6 +240,10 @@ def test_two_jobs_at_once(launcher: Launcher) -> None:
     [
         (["--nproc-per-node", "0", "x.py"], "--nproc-per-node 0"),
         (["--nproc-per-node", "many", "x.py"], "gpu, auto or cpu"),
+        (["--nproc-per-node", "\N{SUPERSCRIPT TWO}", "x.py"], "--nproc-per-node"),
+        (["--rdzv-endpoint", "h:\N{SUPERSCRIPT TWO}", "x.py"], "HOST[:PORT]"),
+        (["--rdzv-endpoint", "h:99999", "x.py"], "a port up to 65535"),
+        (["--rdzv-endpoint", "h:29500", "--master-port", "29501", "x.py"], "different ports"),
         (["--devices", "9", "x.py"], "4 device(s)"),
         (["--nnodes", "2", "x.py"], "one node"),
         (["--max-restarts", "3", "x.py"], "does not restart"),

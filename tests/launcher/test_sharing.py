@@ -103,6 +103,9 @@ def test_swap_limit_is_a_number_of_bytes() -> None:
     """Anything else is a usage error."""
     with pytest.raises(click.UsageError, match="--swap-limit much"):
         swap_limit(options("--swap-limit=much"))
+    for wrong in ("0", "99999999T", "-1"):  # 0 would mean the default to a proxy
+        with pytest.raises(click.UsageError, match=f"--swap-limit {wrong}"):
+            swap_limit(options(f"--swap-limit={wrong}"))
 
 
 @pytest.mark.parametrize(
