@@ -265,6 +265,7 @@ int sg_communicator_turn(struct sg_communicator *c) {
         if (member != NULL) moved |= activate(member) | announce(member);
     }
     if (moved) sg_communicator_ring(c);
+    sg_lane_tidy(c); /* many communicators that are idle must not hold all there are */
     return moved | turn_run(c) | sg_pairs_turn(c);
 }
 

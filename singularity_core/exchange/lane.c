@@ -19,6 +19,15 @@ int sg_lane_free(struct sg_communicator *c) {
     return 1;
 }
 
+void sg_lane_tidy(struct sg_communicator *c) {
+    for (uint64_t number = c->published > 2 ? c->published - 2 : 0; number < c->published; number++) {
+        int done = c->blocks[number & 1] >= 0;
+        for (uint32_t place = 0; done && place < c->place_count; place++)
+            done = place == c->here || sg_load(&lane_of(c, place)->consumed[c->proxies[c->here]]) > number;
+        if (done) release(c, number & 1);
+    }
+}
+
 uint8_t *sg_lane_reserve(struct sg_communicator *c, uint32_t *block) {
     uint8_t *at = c->engine->transport.reserve(c->engine->transport.state, block);
     if (at == NULL)

@@ -205,6 +205,7 @@ void sg_describe(const struct sg_described *what, uint64_t number, char out[96])
 
 /* lane.c: a proxy's offers within a communicator */
 int sg_lane_free(struct sg_communicator *c);                   /* 1: the next offer can be made */
+void sg_lane_tidy(struct sg_communicator *c);                  /* gives back the blocks that all others have done with */
 uint8_t *sg_lane_reserve(struct sg_communicator *c, uint32_t *block); /* NULL: the communicator failed */
 void sg_lane_offer(struct sg_communicator *c, int64_t block, uint32_t bytes); /* block -1: nothing */
 int sg_lane_offered(const struct sg_communicator *c, uint64_t number);        /* 1: by all others */

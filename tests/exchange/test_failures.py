@@ -308,3 +308,19 @@ def test_a_proxy_that_is_killed(exchange: Path) -> None:
                 stream.close()
         (exchange / "o-1").unlink(missing_ok=True)
         world.end()
+
+
+def test_idle_communicators_hold_no_memory(exchange: Path) -> None:
+    """What two proxies offered to each other is given back when it was taken, not at the next offer."""
+    world = World([0, 1], exchange)
+    try:
+        held = []
+        for index in range(12):
+            members = world.communicator(key=bytes([index]) * 16)
+            for rank in world.ranks:
+                rank.submit((members[rank.rank], ALL_REDUCE, 7, SUM, 0, 8, array(), array()))
+            world.settle()
+            held.append((exchange / "o-0").stat().st_blocks)
+        assert max(held) == held[3]
+    finally:
+        world.end()
