@@ -1,0 +1,1 @@
+"""Checkpoints of jobs: the store that they are kept in."""
