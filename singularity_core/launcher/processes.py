@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 import time
 from collections.abc import Callable, Iterable
@@ -40,6 +41,21 @@ def set_process_name(name: str) -> None:
     _prctl(_PR_SET_NAME, name.encode()[:15])
 
 
+_inherited_files: tuple[int, int] | None = None
+_OPEN_FILES = 16384
+
+
+def allow_open_files() -> None:
+    """Takes what a job of many ranks needs, as far as it may: most shells grant less.  Children made with
+    `die_with_parent` get what the caller had, because some programs misbehave with more."""
+    global _inherited_files
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        _inherited_files = (soft, hard)
+
+
 def die_with_parent(parent: int) -> Callable[[], None]:
     """For `subprocess.Popen(preexec_fn=...)`: the child is killed when `parent`, the caller, ends."""
 
@@ -47,6 +63,8 @@ def die_with_parent(parent: int) -> Callable[[], None]:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # it ended before prctl took effect
             os.kill(os.getpid(), signal.SIGKILL)
+        if _inherited_files is not None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, _inherited_files)
 
     return in_child
 

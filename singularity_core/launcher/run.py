@@ -13,11 +13,11 @@ import click
 
 from .. import __version__
 from ..hal.registry import list_backends
-from .errors import LaunchError
+from .errors import LaunchError, system_error
 from .guardian import Guardian
 from .job_directory import create_job_directory, new_job_name, sweep_stale_jobs
 from .probe import BackendFacts, probe_backend
-from .processes import become_subreaper
+from .processes import allow_open_files, become_subreaper
 from .report import fail, say
 from .settings import (
     MAX_RANKS,
@@ -104,6 +104,7 @@ def _launch(backend: str | None, target: tuple[str, ...], **options: Any) -> int
     try:
         guardian = Guardian(directory)
         become_subreaper()
+        allow_open_files()
         common = job_environment(settings, directory.job, os.environ, library)
         if not settings.proxied:
             common |= facts.environment
@@ -229,6 +230,10 @@ def main() -> None:
     except LaunchError as error:
         fail(error.cause, error.remedy)
         sys.exit(error.exit_code)
+    except OSError as error:
+        refused = system_error(error, "The job cannot go on")
+        fail(refused.cause, refused.remedy)
+        sys.exit(refused.exit_code)
 
 
 if __name__ == "__main__":

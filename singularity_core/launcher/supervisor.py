@@ -15,6 +15,7 @@ the wake-up descriptor.  What happens:
 
 from __future__ import annotations
 
+import errno
 import os
 import selectors
 import signal
@@ -30,7 +31,7 @@ from ..barrier.interface import Cut
 from .agent import Agent
 from .agent_messages import JobStatus
 from .door import Dead, mark_dead
-from .errors import LaunchError
+from .errors import LaunchError, system_error
 from .guardian import Guardian
 from .job_directory import JobDirectory
 from .output import Relay
@@ -269,11 +270,12 @@ class Supervisor:
                 preexec_fn=die_with_parent(os.getpid()),
             )
         except OSError as error:
-            missing = isinstance(error, FileNotFoundError)
+            if error.errno not in (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR):
+                raise system_error(error, f"{label} could not be started") from error
             raise LaunchError(
                 f"{label} could not be started: {command[0]}: {error.strerror}.",
                 remedy="With --no-python the program must be an executable file.",
-                exit_code=127 if missing else 126,
+                exit_code=127 if error.errno == errno.ENOENT else 126,
             ) from error
         self._guardian.know(process.pid)
         member = Member(

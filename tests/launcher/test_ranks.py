@@ -235,6 +235,28 @@ def test_two_jobs_at_once(launcher: Launcher) -> None:
         assert len(shown(out)) == 2
 
 
+def limit_open_files(launcher: Launcher, kind: str, count: int) -> None:
+    launcher.program = ["sh", "-c", f'ulimit -{kind}n {count} && exec "$@"', "sh", *launcher.program]
+
+
+def test_many_ranks_under_a_low_soft_limit(launcher: Launcher) -> None:
+    """The launcher takes the open files that it may have; ranks get the limit that it was started with."""
+    limit_open_files(launcher, "S", 60)
+    done = launcher.run("--nproc-per-node", "30", "--no-python", "sh", "-c", "ulimit -Sn")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["60"] * 30
+
+
+def test_too_few_open_files(launcher: Launcher) -> None:
+    """When the hard limit is too low, the job ends with that reason and what helps, not with a trace."""
+    limit_open_files(launcher, "", 40)
+    done = launcher.run("--nproc-per-node", "40", "--no-python", "true")
+    assert done.returncode == 1
+    assert "Too many open files" in done.stderr
+    assert "ulimit -Hn" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
