@@ -5,6 +5,7 @@ which turn is next is drawn.  The oracle is what each writer was told to store."
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable, Iterable
 
@@ -115,12 +116,13 @@ class Actor:
         return 0
 
 
-letters = st.text("abc", min_size=CHUNK, max_size=CHUNK).map(str.encode)
+letters = st.sampled_from([b"aaaa", b"bbbb", b"cccc"])  # few, so that chunks are inherited
 contents = st.lists(letters, min_size=1, max_size=3)
 programs = st.lists(
     st.one_of(
         st.tuples(st.just("write"), st.lists(contents, min_size=1, max_size=2)),
         st.tuples(st.just("gc"), st.sampled_from([1, 2])),
+        st.tuples(st.just("delete all"), st.just(1)),
         # Takes everybody else for dead, as a clock that is far ahead would.
         st.tuples(st.just("rash gc"), st.just(1)),
     ),
@@ -130,9 +132,9 @@ programs = st.lists(
 
 
 @settings(max_examples=150, deadline=None)
-@given(first=contents, program=programs, turns=st.lists(st.integers(0, 3), max_size=150))
+@given(first=contents, program=programs, seed=st.integers(0, 2**32))
 def test_no_order_of_steps_harms_a_committed_checkpoint(
-    first: list[bytes], program: list[tuple[str, object]], turns: list[int]
+    first: list[bytes], program: list[tuple[str, object]], seed: int
 ) -> None:
     """Whatever is committed can be restored, what `commit` returned for is there unless it was collected, and
     when all is quiet a collection leaves nothing that nobody needs."""
@@ -149,6 +151,10 @@ def test_no_order_of_steps_harms_a_committed_checkpoint(
                 except WriterLostError:
                     stored[writer.checkpoint] = b"lost"
 
+    def delete_all(store: Store) -> None:
+        store.delete([manifest.checkpoint for manifest in store.checkpoints()])
+        store.gc()
+
     def collect(store: Store, keep: int, lease_seconds: float) -> None:
         Collector(store._catalogue, lease_seconds=lease_seconds).collect(keep=keep, pins=(), dry_run=False)
 
@@ -157,16 +163,21 @@ def test_no_order_of_steps_harms_a_committed_checkpoint(
     for what, argument in program:
         if what == "write":
             actors.append(Actor(place, lambda store, rounds=argument: write(store, rounds)))  # type: ignore[misc]
+        elif what == "delete all":
+            actors.append(Actor(place, delete_all))
         else:
             lease = -1.0 if what == "rash gc" else 3600.0
             actors.append(Actor(place, lambda store, keep=argument, lease=lease: collect(store, keep, lease)))  # type: ignore[misc]
     try:
-        for turn in turns:
-            running = [actor for actor in actors if not actor.ended]
-            if not running:
-                break
-            running[turn % len(running)].step()
-            check(place, stored)
+        # Drawn from a seed: hypothesis' own lists are mostly too short to bring all actors to their ends.
+        turns = random.Random(seed)
+        while running := [actor for actor in actors if not actor.ended]:
+            actor = turns.choice(running)
+            # Bursts, or no actor would ever stand still while another one does all of its work.
+            for _ in range(turns.choice((1, 1, 3, 10, 30))):
+                if not actor.ended:
+                    actor.step()
+                    check(place, stored)
     finally:
         for actor in actors:
             while not actor.ended:
@@ -178,7 +189,7 @@ def test_no_order_of_steps_harms_a_committed_checkpoint(
     needed = {key for manifest in quiet.checkpoints() for key in manifest.keys}
     assert set(place.list("chunks/")) == needed
     assert place.list("markers/") == place.list("retired/") == {}
-    assert len(quiet.checkpoints()) == 1
+    assert len(quiet.checkpoints()) <= 1
 
 
 def check(place: Place, stored: dict[str, bytes]) -> None:
