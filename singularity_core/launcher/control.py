@@ -35,6 +35,7 @@ from .agent_messages import (
 from .display import json_option, print_json, print_table
 from .errors import LaunchError
 from .log_reading import LogReader
+from .seconds import Seconds
 
 _RANK_HEADER = ("rank", "dev", "pid", "state", "busy", "queued", "share", "switches", "swapped", "live",
                 "launches")  # fmt: skip
@@ -49,9 +50,7 @@ def verbs() -> list[click.Command]:
 @click.command()
 @_job_argument
 @json_option
-@click.option(
-    "--watch", type=click.FloatRange(0.1), metavar="SECONDS", help="Again and again, until it ends."
-)
+@click.option("--watch", type=Seconds(0.1), metavar="SECONDS", help="Again and again, until it ends.")
 def status(job: str | None, as_json: bool, watch: float | None) -> None:
     """Show what JOB (default: all of yours) does: ranks, proxies, and what each used so far."""
     shown = _show(job, as_json, compact=watch is not None)
@@ -135,7 +134,7 @@ def _size(number: int | None) -> str:
 @click.command()
 @_job_argument
 @json_option
-@click.option("--timeout", type=click.FloatRange(0, LONGEST_PAUSE, min_open=True), default=60.0,
+@click.option("--timeout", type=Seconds(0, LONGEST_PAUSE, min_open=True), default=60.0,
               show_default=True, metavar="SECONDS",
               help="Then everything is released, and the job goes on.")  # fmt: skip
 def pause(job: str | None, as_json: bool, timeout: float) -> None:

@@ -19,6 +19,7 @@ from .job_directory import create_job_directory, new_job_name, sweep_stale_jobs
 from .probe import BackendFacts, probe_backend
 from .processes import allow_open_files, become_subreaper
 from .report import fail, say
+from .seconds import Seconds
 from .settings import (
     MAX_RANKS,
     JobSettings,
@@ -71,7 +72,7 @@ def _option(name: str, *more: str, **settings: Any) -> Callable[[_F], _F]:
 @_option("--role", default="default", show_default=True, help="ROLE_NAME of the ranks.")
 @_option("--log-dir", type=click.Path(path_type=Path, file_okay=False),
          help="Keep each rank's output in DIR/ID/attempt_N/RANK/{stdout,stderr}.log.")  # fmt: skip
-@_option("--grace-seconds", type=click.FloatRange(0), default=30.0, show_default=True,
+@_option("--grace-seconds", type=Seconds(0), default=30.0, show_default=True,
          help="Between the polite signal and SIGKILL.")  # fmt: skip
 @_option("--no-proxy", is_flag=True, help="Load the backend's driver library into the ranks (a baseline).")
 @_option("--module", "-m", is_flag=True, help="The script is a module name, as for python -m.")

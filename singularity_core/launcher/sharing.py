@@ -21,6 +21,7 @@ from ..placement import (
     usable_devices,
 )
 from ..proxy.process import parse_bytes
+from .seconds import Seconds
 from .settings import MAX_RANKS_PER_DEVICE
 
 _LONGEST_MAP = 1 << 20
@@ -60,7 +61,7 @@ def placement_options(option: Callable[..., Callable[[Any], Any]]) -> Callable[[
                help="The device of each rank (0,0,1,1), or the ranks of each device (0,2/1,3)."),
         option("--swap-limit", metavar="BYTES",
                help="Host memory for what is swapped out, per device.  [default: the proxy's]"),
-        option("--slice-wait", type=click.FloatRange(0.0, 3600.0, min_open=True), metavar="SECONDS",
+        option("--slice-wait", type=Seconds(0.0, 3600.0, min_open=True), metavar="SECONDS",
                help="How long a rank that waits for other devices, or computes on the host, keeps a device "
                "that others want.  Longer: fewer switches, more idle time.  [default: 0.002]"),
     ]  # fmt: skip

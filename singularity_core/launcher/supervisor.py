@@ -44,6 +44,7 @@ from .terminal import STANDARD_ERROR, STANDARD_OUTPUT, TERMINALS
 
 _PROXY_START_SECONDS = 120.0
 _PROXY_STOP_SECONDS = 10.0
+_LINGER_SECONDS = 1.0
 _SWEEP_SECONDS = 10.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
@@ -403,6 +404,10 @@ class Supervisor:
             self._reap_orphans()
             return live_descendants(os.getpid())
 
+        # Some clean up when their parent is gone: Python's resource tracker removes shared memory, say.
+        linger = time.monotonic() + _LINGER_SECONDS
+        while look() and len(self._signals) < 2 and time.monotonic() < linger:
+            time.sleep(0.01)
         left = kill_until_quiet(look, _SWEEP_SECONDS)
         self._reap_orphans()
         self.swept = not left

@@ -47,6 +47,22 @@ def start_family(launcher: Launcher, *options: str) -> subprocess.Popen[str]:
     return process
 
 
+SHARES = """
+import os, pathlib, signal, sys
+from multiprocessing.shared_memory import SharedMemory
+pathlib.Path("shared").write_text(SharedMemory(create=True, size=4096).name)
+os.kill(os.getpid(), signal.SIGKILL) if sys.argv[1] == "killed" else os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("how", ["killed", "left"])
+def test_shared_memory_of_a_rank_goes_with_it(launcher: Launcher, how: str) -> None:
+    """What a rank leaves to Python's resource tracker is removed by it: the tracker is not killed first."""
+    done = launcher.run(launcher.script(SHARES), how)
+    assert done.returncode == (137 if how == "killed" else 0), done.stderr
+    assert not (Path("/dev/shm") / (launcher.folder / "shared").read_text()).exists()
+
+
 def rank_pid(launcher: Launcher, rank: int) -> int:
     """The process of a rank."""
     for pid in launcher.ranks():

@@ -274,6 +274,8 @@ def test_too_few_open_files(launcher: Launcher) -> None:
         (["--rank-devices", "0", "x.py"], "leave out --no-proxy"),
         (["--swap-limit", "4G", "x.py"], "leave out --no-proxy"),
         (["--no-such-option", "x.py"], "--no-such-option"),
+        (["--slice-wait", "nan", "x.py"], "no number of seconds"),
+        (["--grace-seconds", "inf", "x.py"], "no number of seconds"),
         ([], "script is missing"),
     ],
 )
