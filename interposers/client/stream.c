@@ -144,6 +144,7 @@ static void *serve_callbacks(void *unused)
     struct sg_host_function next;
     sg_link *link;
     (void)unused;
+    sg_self.in_host = 1; /* this thread does nothing else */
     /* That the session has ended is for the program's own calls to report. */
     while ((link = atomic_load(&sg_client.link)) && !sg_link_host_next(link, &next)) {
         if (next.is_callback)

@@ -254,8 +254,10 @@ uint64_t sg_survey_align(struct sg_survey *s) {
         const struct place *place = &s->places[at->channel];
         if (place->weight == 0 || place->weight != best[at->rank]) continue;
         const struct sg_roster_member *member = &place->map->members[0];
-        uint64_t ns = sg_load(&member->period_ns), target = cut->channels[at->channel].target;
-        cut->channels[at->channel].aligned = sg_tempo_next(target, sg_load(&member->period), sg_load(&member->end));
+        uint64_t ns = sg_load(&member->period_ns), from = cut->channels[at->channel].target;
+        if (at->clock > from) from = at->clock; /* it went on until the target was published */
+        uint64_t next = sg_tempo_next(from, sg_load(&member->period), sg_load(&member->end));
+        if (next > cut->channels[at->channel].aligned) cut->channels[at->channel].aligned = next;
         if (ns > longest) longest = ns;
     }
     free(best);

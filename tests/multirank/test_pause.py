@@ -190,6 +190,7 @@ def test_ranks_stop_where_mini_batches_end(devices: int, tmp_path: Path) -> None
         cut.release()
         wait_for(lambda: cut.poll().state is CutState.OPEN, "the job to go on")
     finally:
+        cut.release()  # also after a failure: nobody else would
         cut.close()
         code, _, stderr = finish(process)
     assert code == 0, stderr
