@@ -158,6 +158,7 @@ static void *rank_main(void *argument) {
         if (what % 16 == 0) split_and_leave(r, world);
         else step(r, world, what / 16, count);
     }
+    step(r, world, 0, 1); /* all have issued what came before: a ring of sends does not tell */
     if (r->number == 0 && rank_count > 1) { /* goes away while the others go on */
         struct sg_issue last = issue(world, SG_ALL_REDUCE, 0, COUNT_MOST, r->in, r->out);
         sg_group *group = sg_group_new(r->party, &last, 1, ++r->gates);
