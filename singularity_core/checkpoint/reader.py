@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from .catalogue import Catalogue
 from .chunking import DamagedChunkError, decode_chunk
 from .errors import Damage, DamagedCheckpointError, storage_errors
 from .manifest import Chunk, StoredObject
+from .pool import Pool
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -25,7 +26,7 @@ class CheckpointReader:
     def __init__(self, catalogue: Catalogue, checkpoint: str, *, threads: int) -> None:
         self._catalogue = catalogue
         self._lease: leases.Lease | None = None
-        self._pool = ThreadPoolExecutor(threads, "checkpoint-reader") if threads else None
+        self._pool = Pool(threads, "checkpoint-reader")
         self.manifest = catalogue.manifest(checkpoint)
         # A store that we may not write is read without: a chunk that is collected is then reported missing.
         with contextlib.suppress(OSError):
@@ -37,7 +38,6 @@ class CheckpointReader:
             self.close()
             raise
         self._objects = {stored.name: stored for stored in self.manifest.objects}
-        self._window = max(2 * threads, 1)
 
     def __enter__(self) -> CheckpointReader:
         return self
@@ -49,8 +49,7 @@ class CheckpointReader:
 
     def close(self) -> None:
         """Let the checkpoint be collected again."""
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+        self._pool.close()
         lease, self._lease = self._lease, None
         if lease is not None:
             with contextlib.suppress(OSError):
@@ -66,8 +65,8 @@ class CheckpointReader:
         try:
             while True:
                 for index, chunk in places:
-                    running.append(self._fetch(stored, index, chunk))
-                    if len(running) >= self._window:
+                    running.append(self._pool.submit(self._load, stored, index, chunk))
+                    if len(running) >= self._pool.window:
                         break
                 if not running:
                     return
@@ -99,13 +98,6 @@ class CheckpointReader:
             return self._objects[name]
         except KeyError:
             raise KeyError(f"Checkpoint {self.manifest.checkpoint} has no object {name!r}.") from None
-
-    def _fetch(self, stored: StoredObject, index: int, chunk: Chunk) -> Future[memoryview]:
-        if self._pool is not None:
-            return self._pool.submit(self._load, stored, index, chunk)
-        done: Future[memoryview] = Future()
-        done.set_result(self._load(stored, index, chunk))
-        return done
 
     def _load(self, stored: StoredObject, index: int, chunk: Chunk) -> memoryview:
         loaded = load_chunk(self._catalogue, chunk)

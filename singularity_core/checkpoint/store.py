@@ -42,12 +42,10 @@ class Store:
 
         Nothing is made before the first checkpoint is written."""
         text = str(location)
-        if text.startswith("file://"):
-            location = Path(text.removeprefix("file://"))
         if "://" in text and not text.startswith("file://"):
             with storage_errors(text, "opening it"):
                 return cls(FsspecBackend(text, options), threads=threads)
-        return cls(LocalBackend(Path(location)), threads=threads)
+        return cls(LocalBackend(Path(text.removeprefix("file://"))), threads=threads)
 
     @property
     def place(self) -> str:

@@ -11,7 +11,7 @@ import errno
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ from .manifest import (
     checkpoint_key,
     chunk_key,
 )
+from .pool import Pool
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -66,8 +67,7 @@ class CheckpointWriter:
         self._stored_keys: list[str] = []
         self._begun = leases.boot_seconds()
         self._ended = False
-        self._pool = ThreadPoolExecutor(threads, "checkpoint-writer") if threads else None
-        self._window = 2 * threads
+        self._pool = Pool(threads, "checkpoint-writer")
         with self._errors("putting up the marker"):
             self._lease = leases.Lease(catalogue, self.checkpoint, self._pins, writes=True)
         try:
@@ -110,8 +110,8 @@ class CheckpointWriter:
                 names.append((name, kind, len(view), chunks))
                 for piece in split(len(view), self._chunk_bytes):
                     with self._errors("storing a chunk"):  # in this thread, where there is no pool
-                        running.append((self._submit(view[piece]), chunks))
-                    if len(running) > self._window:
+                        running.append((self._pool.submit(self._store, view[piece]), chunks))
+                    if len(running) > self._pool.window:
                         self._take(running)
             while running:
                 self._take(running)
@@ -222,13 +222,6 @@ class CheckpointWriter:
                 known.set_result(chunk)
                 self._known[chunk.digest] = known
 
-    def _submit(self, piece: memoryview) -> Future[Chunk]:
-        if self._pool is not None:
-            return self._pool.submit(self._store, piece)
-        done: Future[Chunk] = Future()
-        done.set_result(self._store(piece))
-        return done
-
     def _take(self, running: deque[tuple[Future[Chunk], list[Chunk]]]) -> None:
         future, chunks = running[0]
         with self._errors("storing a chunk"):
@@ -262,8 +255,7 @@ class CheckpointWriter:
 
     def _end(self) -> None:
         self._ended = True
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+        self._pool.close()
 
     @contextlib.contextmanager
     def _errors(self, what: str) -> Iterator[None]:
