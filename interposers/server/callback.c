@@ -1,21 +1,25 @@
 /* Host functions: the stream waits here while a thread of the rank calls the function (see client/stream.c). */
 #include "handlers.h"
 
-/* records_lock is held. */
-static void know(struct sg_calls *calls, struct sg_host_record *record)
+static void know(struct sg_host_record *record)
 {
+    struct sg_calls *calls = record->calls;
+    pthread_mutex_lock(&calls->records_lock);
     record->before = &calls->records;
     record->next = calls->records;
     if (record->next)
         record->next->before = &record->next;
     calls->records = record;
+    pthread_mutex_unlock(&calls->records_lock);
 }
 
 static void forget(struct sg_host_record *record)
 {
+    pthread_mutex_lock(&record->calls->records_lock);
     *record->before = record->next;
     if (record->next)
         record->next->before = record->before;
+    pthread_mutex_unlock(&record->calls->records_lock);
 }
 
 /* A context that fails drops what waits in its streams without calling it. */
@@ -36,11 +40,8 @@ void sg_host_records_free(sg_session *session)
 static void CUDA_CB run_in_rank(void *argument)
 {
     struct sg_host_record *record = argument;
-    struct sg_calls *calls = record->calls;
     sg_host_function_call(record->session, &record->function);
-    pthread_mutex_lock(&calls->records_lock);
     forget(record);
-    pthread_mutex_unlock(&calls->records_lock);
     if (record->gated)
         sg_gate_open(record->session, record->gate);
     free(record);
@@ -61,17 +62,13 @@ static int32_t gated_call(sg_session *session, struct sg_host_record *record, vo
     record->gate = gate;
     record->gated = gated;
     struct sg_calls *calls = record->calls;
-    pthread_mutex_lock(&calls->records_lock);
-    know(calls, record);
-    pthread_mutex_unlock(&calls->records_lock);
+    know(record);
     pthread_mutex_lock(&calls->joint);
     int32_t launched = (int32_t)sg_session_driver(session)->cuLaunchHostFunc(stream, run_in_rank, record); /* gone soon */
     error = launched || !gated ? launched : hal->gate_wait(hal->state, gate, stream);
     pthread_mutex_unlock(&calls->joint);
     if (launched) {
-        pthread_mutex_lock(&calls->records_lock);
         forget(record);
-        pthread_mutex_unlock(&calls->records_lock);
         free(record);
         if (gated)
             hal->gate_open(hal->state, gate);

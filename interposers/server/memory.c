@@ -321,8 +321,10 @@ SG_HANDLER(copy_wait)
         return copy_now(session, &wire, answer->payload, stream);
     }
     struct sg_calls *calls = sg_calls_of(session);
-    if (wire.flags != SG_COPY_SYNC || !calls)
-        return wire.flags != SG_COPY_SYNC ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
+    if (wire.flags != SG_COPY_SYNC)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!calls)
+        return CUDA_ERROR_OUT_OF_MEMORY;
     if ((error = sg_device_enter(session)))
         return error;
     pthread_mutex_lock(&calls->joint);

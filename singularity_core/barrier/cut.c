@@ -32,15 +32,15 @@ static uint64_t sum_of(const struct sg_cut *cut) {
 static void start_from_clocks(struct sg_cut *cut, uint64_t now) {
     for (uint32_t i = 0; i < cut->channel_count; i++) cut->channels[i].target = 0;
     follow_clocks(cut);
-    cut->moved_at = now;
     cut->align_until = 0;
+    cut->moved_at = now;
+    cut->sum = sum_of(cut);
 }
 
 void sg_cut_begin(struct sg_cut *cut, uint64_t patience_ns, uint64_t now) {
     start_from_clocks(cut, now);
     cut->raises = 0;
     cut->patience_ns = patience_ns;
-    cut->sum = sum_of(cut);
 }
 
 void sg_cut_align(struct sg_cut *cut, uint64_t align_ns, uint64_t now) {
@@ -76,7 +76,6 @@ int sg_cut_update(struct sg_cut *cut, uint64_t now) {
     if (!find_behind(cut)) return SG_CUT_REACHED;
     if (cut->align_until != 0 && now >= cut->align_until) {
         start_from_clocks(cut, now);
-        cut->sum = sum_of(cut);
         find_behind(cut);
         return SG_CUT_GOING; /* also when nobody is behind: ranks may pass these targets until they are published */
     }

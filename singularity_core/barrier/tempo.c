@@ -37,8 +37,8 @@ struct sg_tempo_beat sg_tempo_beat(const struct sg_tempo *t) {
         beat.work = work;
         beat.end = end; /* n operations come before operation n */
     }
-    if (beat.period < SG_TEMPO_LONGEST) beat.ns = t->times[(t->count - 1) % SG_TEMPO_LONGEST] - t->times[(first - 1) % SG_TEMPO_LONGEST];
-    else beat.ns = t->times[(t->count - 1) % SG_TEMPO_LONGEST] - t->times[first % SG_TEMPO_LONGEST];
+    uint64_t before = beat.period < SG_TEMPO_LONGEST ? first - 1 : first; /* of the longest, the last time is gone */
+    beat.ns = t->times[(t->count - 1) % SG_TEMPO_LONGEST] - t->times[before % SG_TEMPO_LONGEST];
     return beat;
 }
 

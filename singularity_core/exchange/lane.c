@@ -12,20 +12,22 @@ static void release(struct sg_communicator *c, uint32_t slot) {
     c->blocks[slot] = -1;
 }
 
-int sg_lane_free(struct sg_communicator *c) {
+/* 1: all others have done with our offer `number`. */
+static int is_taken(const struct sg_communicator *c, uint64_t number) {
     for (uint32_t place = 0; place < c->place_count; place++)
-        if (place != c->here && sg_load(&lane_of(c, place)->consumed[c->proxies[c->here]]) + 2 <= c->published) return 0;
+        if (place != c->here && sg_load(&lane_of(c, place)->consumed[c->proxies[c->here]]) <= number) return 0;
+    return 1;
+}
+
+int sg_lane_free(struct sg_communicator *c) {
+    if (c->published >= 2 && !is_taken(c, c->published - 2)) return 0;
     release(c, c->published & 1);
     return 1;
 }
 
 void sg_lane_tidy(struct sg_communicator *c) {
-    for (uint64_t number = c->published > 2 ? c->published - 2 : 0; number < c->published; number++) {
-        int done = c->blocks[number & 1] >= 0;
-        for (uint32_t place = 0; done && place < c->place_count; place++)
-            done = place == c->here || sg_load(&lane_of(c, place)->consumed[c->proxies[c->here]]) > number;
-        if (done) release(c, number & 1);
-    }
+    for (uint64_t number = c->published > 2 ? c->published - 2 : 0; number < c->published; number++)
+        if (c->blocks[number & 1] >= 0 && is_taken(c, number)) release(c, number & 1);
 }
 
 uint8_t *sg_lane_reserve(struct sg_communicator *c, uint32_t *block) {
