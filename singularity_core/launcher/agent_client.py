@@ -33,6 +33,7 @@ LISTING_SECONDS = 5.0
 """For the same while looking for jobs."""
 START_ONE = "`singularity-run` starts one."
 STATUS_LISTS = "`singularity-ctl status` lists the jobs that run."
+_OTHER_RELEASE = "Use the singularity-ctl of the installation that started it."
 _LONGEST_REPLY = 1 << 24
 _CREDENTIALS = struct.Struct("3i")
 _R = TypeVar("_R", bound=Reply)
@@ -129,7 +130,7 @@ def ask(job: Path, request: AnyRequest, expected: type[_R], *, seconds: float = 
     except ValueError as error:
         raise JobSilentError(
             f"Job {job.name} (launcher pid {_launcher_pid(job)}) answers what is not understood: {error}.",
-            remedy="Use the singularity-ctl of the installation that started it.",
+            remedy=_OTHER_RELEASE,
         ) from error
     return _expect(job, reply, expected)
 
@@ -148,7 +149,7 @@ def _expect(job: Path, reply: AnyReply, expected: type[_R]) -> _R:
         raise LaunchError(reply.cause, remedy=reply.remedy)
     raise JobSilentError(
         f"Job {job.name} answers with a {type(reply).__name__}.",
-        remedy="Use the singularity-ctl of the installation that started it.",
+        remedy=_OTHER_RELEASE,
     )
 
 

@@ -110,8 +110,9 @@ def remove_ipc(root: Path = Path("/"), user: int | None = None) -> Finding:
     (logind.conf(5)); system users are spared."""
     user = os.getuid() if user is None else user
     name = "RemoveIPC"
+    spared = Finding(name, Verdict.OK, "jobs outlive the session that started them")
     if user <= _LAST_SYSTEM_USER or not (root / "run/systemd/system").is_dir():
-        return Finding(name, Verdict.OK, "jobs outlive the session that started them")
+        return spared
     places = ("usr/lib", "run", "etc")  # later ones override
     drops = {
         drop.name: drop for at in places for drop in (root / at / "systemd/logind.conf.d").glob("*.conf")
@@ -124,7 +125,7 @@ def remove_ipc(root: Path = Path("/"), user: int | None = None) -> Finding:
             value = said.strip().lower() if key.strip() == name else value
     lingers = any(it.name == _user_name(user) for it in (root / "var/lib/systemd/linger").glob("*"))
     if value in ("no", "false", "off", "0") or lingers:
-        return Finding(name, Verdict.OK, "jobs outlive the session that started them")
+        return spared
     return Finding(
         name,
         Verdict.WARNING,

@@ -228,11 +228,8 @@ def main() -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except LaunchError as error:
-        fail(error.cause, error.remedy)
-        sys.exit(error.exit_code)
-    except OSError as error:
-        refused = system_error(error, "The job cannot go on")
+    except (LaunchError, OSError) as error:
+        refused = system_error(error, "The job cannot go on") if isinstance(error, OSError) else error
         fail(refused.cause, refused.remedy)
         sys.exit(refused.exit_code)
 

@@ -108,10 +108,9 @@ def _ranks(ranks: Sequence[int]) -> str:
 def place_ranks(options: dict[str, Any], count: int | None, available: int) -> Placement:
     """Places `count` ranks (None: one per device) on `available` devices or on as many as --devices says.
     `click.UsageError` with the reason when that cannot work."""
-    given = [name for name in _OPTIONS if options[name] is not None]
-    tuned = [name for name in ("swap_limit", "slice_wait") if options[name] is not None]
-    if options["no_proxy"] and (given or tuned):
-        name = (given or tuned)[0].replace("_", "-")
+    given = [name for name in (*_OPTIONS, "swap_limit", "slice_wait") if options[name] is not None]
+    if options["no_proxy"] and given:
+        name = given[0].replace("_", "-")
         raise click.UsageError(f"--{name}: without proxies no device is shared; leave out --no-proxy")
     wanted = options["devices"]
     ranks = count or wanted or available
