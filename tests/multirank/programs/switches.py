@@ -24,11 +24,11 @@ def main() -> None:
     directory, steps, together = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "together"
     rank, ranks = nccl.rank(), list(range(nccl.world()))
     groups = {"all": ranks} if together else {"even": ranks[::2], "odd": ranks[1::2]}
-    run = Interpreter(directory, 0, {"communicators": groups}, begin(rank))
     (mine,) = (name for name, members in groups.items() if rank in members)
+    if mine == "odd":  # who comes to a device first has it: the even ranks shall
+        nccl.meet(directory / "begun", ranks)
+    run = Interpreter(directory, 0, {"communicators": groups}, begin(rank))
     step: list[list[Any]] = [KERNEL, ["collective", mine, "AllReduce", "int32", WHAT, 1], ["synchronize", 1]]
-    if mine == "odd":
-        run.meet("begun")  # the even ranks have the devices
     run.run([["alloc", "p", 1000]])
     if mine == "odd":
         run.run([["set", "p", 1, 3]])  # the first launch of a kernel would wait
@@ -37,7 +37,7 @@ def main() -> None:
     else:
         run.run(step)
         if not together:
-            run.meet("begun")
+            nccl.meet(directory / "begun", ranks)
             run.meet("posted")
         run.run(step * (steps - 1))
     (directory / f"done.{rank}").touch()
