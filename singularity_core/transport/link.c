@@ -69,20 +69,29 @@ uint8_t *sg_link_begin(sg_link *link, uint32_t op, uint32_t context, uint32_t by
     return message->payload;
 }
 
+#define FAR_MESSAGES 64u /* so many take the proxy about as long as it takes to sleep and to be woken */
+
+/* A call on its way.  far: its answer comes after many messages, so to poll for it would only take a CPU from who works on them. */
+struct sg_pending { struct sg_reply_slot *slot; uint32_t call; int far; };
+
 /* Ends a `begin`.  The proxy polls the line that the header goes to, and takes it away from us whenever it looks; so
- * all stores to it come at once.  A call raises `calls` before the lock is let go, and lowers it after its reply. */
-static void publish(struct sg_link *link, int is_call) {
+ * all stores to it come at once.  A call raises `calls` before the lock is let go, and lowers it after its reply.
+ * Returns how many messages were posted before it since the last call. */
+static uint32_t publish(struct sg_link *link, int is_call) {
     int light = link->light && atomic_load_explicit(&link->calls, memory_order_acquire) == 0;
     link->head.flags = link->lock.crowded ? 0 : SG_MESSAGE_ALONE;
     memcpy(&link->open->op, &link->head.op, SG_HEADER_BYTES - offsetof(struct sg_message, op));
     sg_ring_publish(&link->producer, link->open, link->head.lines, light);
     if (is_call) atomic_fetch_add(&link->calls, 1);
+    uint32_t posted = link->posted;
+    link->posted = is_call ? 0 : posted + 1;
     /* A call that said it was alone may be in flight, and the proxy need not tell us then that nobody polls. */
     if (link->lock.newcomer) {
         link->lock.newcomer = 0;
         sg_ring_bell(link->page, 1);
     }
     sg_lock_release(&link->lock);
+    return posted;
 }
 
 void sg_link_post(sg_link *link) { publish(link, 0); }
@@ -102,63 +111,64 @@ static struct sg_reply_slot *own_slot(struct sg_link *link) {
     return NULL;
 }
 
-/* Publishes the open message with a reply asked for; the slot to wait on.  `end_call` ends it. */
-static struct sg_reply_slot *publish_call(struct sg_link *link, uint32_t *call) {
-    struct sg_reply_slot *slot = own_slot(link);
-    if (slot == NULL) {
+/* Publishes the open message with a reply asked for.  `end_call` ends it. */
+static struct sg_pending publish_call(struct sg_link *link) {
+    struct sg_pending pending = {.slot = own_slot(link)};
+    if (pending.slot == NULL) {
         /* More threads than slots: they take turns on the last one.  The lock order is `lock` then
          * `shared_slot`; who holds the latter waits only for the proxy, never for `lock`. */
-        slot = &link->replies[SHARED_SLOT];
+        pending.slot = &link->replies[SHARED_SLOT];
         pthread_mutex_lock(&link->shared_slot);
     }
-    *call = atomic_load_explicit(&slot->done, memory_order_relaxed) + 1;
-    link->head.reply = (uint16_t)(slot - link->replies);
-    link->head.call = *call;
-    publish(link, 1);
-    return slot;
+    pending.call = atomic_load_explicit(&pending.slot->done, memory_order_relaxed) + 1;
+    link->head.reply = (uint16_t)(pending.slot - link->replies);
+    link->head.call = pending.call;
+    pending.far = publish(link, 1) >= FAR_MESSAGES;
+    return pending;
 }
 
-static int32_t end_call(struct sg_link *link, struct sg_reply_slot *slot, int32_t status) {
+static int32_t end_call(struct sg_link *link, const struct sg_pending *pending, int32_t status) {
     atomic_fetch_sub(&link->calls, 1);
-    if (slot == &link->replies[SHARED_SLOT]) pthread_mutex_unlock(&link->shared_slot);
+    if (pending->slot == &link->replies[SHARED_SLOT]) pthread_mutex_unlock(&link->shared_slot);
     return status;
 }
 
-static int answered(struct sg_reply_slot *slot, uint32_t call) {
-    return atomic_load_explicit(&slot->done, memory_order_acquire) == call;
+static int answered(const struct sg_pending *pending) {
+    return atomic_load_explicit(&pending->slot->done, memory_order_acquire) == pending->call;
 }
 
-static int await_answer(struct sg_link *link, struct sg_reply_slot *slot, uint32_t call) {
+static int await_answer(struct sg_link *link, const struct sg_pending *pending) {
+    struct sg_reply_slot *slot = pending->slot;
     struct sg_patience patience = {0};
-    while (!answered(slot, call)) {
-        if (sg_patience_left(&patience)) continue;
+    for (int polls = !pending->far; !answered(pending); polls = 1) {
+        if (polls && sg_patience_left(&patience)) continue;
         atomic_store(&slot->waiting, 1);
         uint32_t seen = atomic_load(&slot->done);
-        if (seen != call) sg_futex_wait(&slot->done, seen, SG_WAIT_MS);
+        if (seen != pending->call) sg_futex_wait(&slot->done, seen, SG_WAIT_MS);
         atomic_store(&slot->waiting, 0);
-        if (!answered(slot, call) && dead_after_wait(link) != SG_DEAD_NO) return -EPIPE;
+        if (!answered(pending) && dead_after_wait(link) != SG_DEAD_NO) return -EPIPE;
     }
     return 0;
 }
 
 int32_t sg_link_call(sg_link *link, void *reply, uint32_t capacity, uint32_t *got) {
-    uint32_t call;
-    struct sg_reply_slot *slot = publish_call(link, &call);
-    if (await_answer(link, slot, call) != 0) return end_call(link, slot, -EPIPE);
+    struct sg_pending pending = publish_call(link);
+    if (await_answer(link, &pending) != 0) return end_call(link, &pending, -EPIPE);
+    const struct sg_reply_slot *slot = pending.slot;
     uint32_t bytes = slot->bytes < SG_REPLY_PAYLOAD ? slot->bytes : SG_REPLY_PAYLOAD;
     if (reply != NULL && bytes != 0) memcpy(reply, slot->payload, bytes < capacity ? bytes : capacity);
     if (got != NULL) *got = bytes;
-    return end_call(link, slot, slot->status);
+    return end_call(link, &pending, slot->status);
 }
 
 /* ---- bulk -------------------------------------------------------------------------------------------- */
 /* Chunk counters start at zero with each transfer: the bulk lock is held, so the previous transfer's reply
  * has come and the proxy touches them no more.  Each side wakes the other after every chunk: one system
  * call per 256 KiB is not measurable, and no flag can be lost. */
-static struct sg_reply_slot *publish_bulk(struct sg_link *link, uint32_t *call) {
+static struct sg_pending publish_bulk(struct sg_link *link) {
     atomic_store(&link->page->chunks_filled, 0);
     atomic_store(&link->page->chunks_drained, 0);
-    return publish_call(link, call);
+    return publish_call(link);
 }
 
 /* To staging, past our cache: lines that lie modified in it come to the proxy at 3 to 6 GB/s when the two CPUs share no
@@ -184,11 +194,10 @@ static void copy_from_staging(uint8_t *to, const uint8_t *from, uint64_t bytes) 
 }
 
 /* Waits until `word` has passed `count`.  1: yes; 0: the call has ended before; -EPIPE. */
-static int await_chunk(struct sg_link *link, _Atomic uint32_t *word, uint32_t count, struct sg_reply_slot *slot,
-                       uint32_t call) {
+static int await_chunk(struct sg_link *link, _Atomic uint32_t *word, uint32_t count, const struct sg_pending *pending) {
     struct sg_patience patience = {0};
     for (;;) {
-        int ended = answered(slot, call); /* looked at first: what was filled before the end counts */
+        int ended = answered(pending); /* looked at first: what was filled before the end counts */
         uint32_t seen = atomic_load_explicit(word, memory_order_acquire);
         if ((int32_t)(seen - count) > 0) return 1;
         if (ended) return 0;
@@ -200,12 +209,11 @@ static int await_chunk(struct sg_link *link, _Atomic uint32_t *word, uint32_t co
 
 int32_t sg_link_call_send(sg_link *link, const void *data, uint64_t bytes) {
     struct sg_session_page *page = link->page;
-    uint32_t call;
-    struct sg_reply_slot *slot = publish_bulk(link, &call);
+    struct sg_pending pending = publish_bulk(link);
     for (uint64_t done = 0, i = 0; done < bytes; i++) {
         if (i >= SG_STAGING_CHUNKS) {
-            int go = await_chunk(link, &page->chunks_drained, (uint32_t)i - SG_STAGING_CHUNKS, slot, call);
-            if (go < 0) return end_call(link, slot, go);
+            int go = await_chunk(link, &page->chunks_drained, (uint32_t)i - SG_STAGING_CHUNKS, &pending);
+            if (go < 0) return end_call(link, &pending, go);
             if (go == 0) break;
         }
         uint64_t part = bytes - done < SG_STAGING_CHUNK ? bytes - done : SG_STAGING_CHUNK;
@@ -214,17 +222,16 @@ int32_t sg_link_call_send(sg_link *link, const void *data, uint64_t bytes) {
         sg_futex_wake(&page->chunks_filled, 1);
         done += part;
     }
-    int gone = await_answer(link, slot, call);
-    return end_call(link, slot, gone != 0 ? gone : slot->status);
+    int gone = await_answer(link, &pending);
+    return end_call(link, &pending, gone != 0 ? gone : pending.slot->status);
 }
 
 int32_t sg_link_call_receive(sg_link *link, void *data, uint64_t bytes) {
     struct sg_session_page *page = link->page;
-    uint32_t call;
-    struct sg_reply_slot *slot = publish_bulk(link, &call);
+    struct sg_pending pending = publish_bulk(link);
     for (uint64_t done = 0, i = 0; done < bytes; i++) {
-        int go = await_chunk(link, &page->chunks_filled, (uint32_t)i, slot, call);
-        if (go < 0) return end_call(link, slot, go);
+        int go = await_chunk(link, &page->chunks_filled, (uint32_t)i, &pending);
+        if (go < 0) return end_call(link, &pending, go);
         if (go == 0) break;
         uint64_t part = bytes - done < SG_STAGING_CHUNK ? bytes - done : SG_STAGING_CHUNK;
         copy_from_staging((uint8_t *)data + done, link->staging + (i % SG_STAGING_CHUNKS) * SG_STAGING_CHUNK, part);
@@ -232,8 +239,8 @@ int32_t sg_link_call_receive(sg_link *link, void *data, uint64_t bytes) {
         sg_futex_wake(&page->chunks_drained, 1);
         done += part;
     }
-    int gone = await_answer(link, slot, call);
-    return end_call(link, slot, gone != 0 ? gone : slot->status);
+    int gone = await_answer(link, &pending);
+    return end_call(link, &pending, gone != 0 ? gone : pending.slot->status);
 }
 
 void sg_link_bulk_lock(sg_link *link) { pthread_mutex_lock(&link->bulk); }

@@ -26,6 +26,7 @@ struct sg_link {
     int light;                    /* posts need no barrier, see wait.h ... */
     _Atomic uint32_t calls;       /* ... unless a call is in flight: then the proxy lends its lead without one */
     struct sg_producer producer;
+    uint32_t posted;              /* messages since the last call */
     struct sg_message *open;
     struct sg_message head; /* of `open`: written to the ring as late as can be, see publish */
     struct sg_link *before; /* all links of this process, as none is ever freed */
