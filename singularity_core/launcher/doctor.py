@@ -19,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 
+from ..checkpoint.criu import CriuUnavailableError, find_criu
 from ..hal.cuda_wheels import nvrtc_library
 from ..hal.registry import list_backends, load_backend
 from .errors import LaunchError
@@ -51,7 +52,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def examine() -> list[Finding]:
-    """Runs all checks.  None of them changes anything."""
+    """Runs all checks.  None of them changes anything; CRIU is tried on a process of our own."""
     findings = []
     for check in (
         _platform,
@@ -62,6 +63,7 @@ def examine() -> list[Finding]:
         _native_module,
         _client,
         _nvrtc,
+        _criu,
         _stale,
     ):
         findings.append(_guarded(check))
@@ -199,6 +201,15 @@ def _nvrtc() -> Finding:
             "Programs that compile CUDA C (tinygrad) need it: pip install nvidia-cuda-nvrtc",
         )
     return Finding("NVRTC", Verdict.OK, str(found))
+
+
+def _criu() -> Finding:
+    """Jobs run without it: it is a warning, whatever is missing."""
+    try:
+        found = find_criu()
+    except CriuUnavailableError as error:
+        return Finding("CRIU", Verdict.WARNING, error.cause, error.remedy)
+    return Finding("CRIU", Verdict.OK, f"{found.version}, {found.command}")
 
 
 def _stale() -> Finding:

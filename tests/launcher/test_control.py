@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from singularity_core.checkpoint.criu import CriuFound
 from singularity_core.launcher import doctor
 
 from .conftest import on_a_terminal
@@ -109,6 +110,23 @@ def test_doctor_names_a_full_shm(monkeypatch: pytest.MonkeyPatch) -> None:
     finding = next(finding for finding in doctor.examine() if finding.check == "/dev/shm")
     assert finding.verdict is doctor.Verdict.FAILED
     assert "--shm-size" in finding.remedy
+
+
+def test_doctor_warns_without_criu() -> None:
+    """A CRIU that is not there is a warning with a remedy, and jobs can run nevertheless."""
+    done = control("doctor", "--json", SINGULARITY_CRIU="/no/such/criu")
+    report = as_json(done)
+    found = next(check for check in report["checks"] if check["check"] == "CRIU")
+    assert found["verdict"] == "warning"
+    assert "/no/such/criu" in found["detail"]
+    assert found["remedy"]
+    assert report["healthy"] == all(check["verdict"] != "failed" for check in report["checks"])
+
+
+def test_doctor_says_which_criu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CRIU that works is shown with its version and its path."""
+    monkeypatch.setattr(doctor, "find_criu", lambda: CriuFound(Path("/some/criu"), "4.2.1"))
+    assert doctor.Finding("CRIU", doctor.Verdict.OK, "4.2.1, /some/criu") in doctor.examine()
 
 
 def test_doctor_survives_a_broken_plugin() -> None:
