@@ -25,23 +25,12 @@ from singularity_core.checkpoint.criu import (
     quote_errors,
 )
 
-MARK = "SINGULARITY_TEST_OF_CRIU"
+from ..launched import MARK, processes_with
+
 GOOD_VERSION = 'if [ "$1" = --version ]; then echo "Version: 4.2.1"; echo "GitID: v4.2.1"; exit; fi'
 GOOD_CHECK = f'{GOOD_VERSION}\nif [ "$1" = check ]; then echo "Looks good."; exit; fi'
 HANG = "sleep 1000 & sleep 1000"
 Fake = Callable[[str], Path]
-
-
-def marked(mark: str) -> list[int]:
-    """Living processes that a test started, at any depth and in any session."""
-    found = []
-    for environment in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if f"{MARK}={mark}".encode() in environment.read_bytes().split(b"\0"):
-                found.append(int(environment.parent.name))
-        except OSError:  # it ended, or is not ours
-            continue
-    return [pid for pid in found if pid != os.getpid()]
 
 
 @pytest.fixture(autouse=True)
@@ -53,12 +42,12 @@ def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     monkeypatch.setenv(MARK, str(tmp_path))
     yield
     until = time.monotonic() + 5  # the kernel ends the processes of a namespace after its first one
-    while marked(str(tmp_path)) and time.monotonic() < until:
+    while processes_with(MARK, str(tmp_path)) and time.monotonic() < until:
         time.sleep(0.02)
-    left = marked(str(tmp_path))
+    left = processes_with(MARK, str(tmp_path))
     for pid in left:
         os.kill(pid, signal.SIGKILL)
-    assert left == []
+    assert left == {}
     assert list(temporary.iterdir()) == []
 
 
