@@ -28,6 +28,7 @@ struct rank {
 static sg_engine *engines[ENGINES_MOST];
 static struct rank ranks[RANKS_MOST];
 static uint32_t rank_count, rounds, seed;
+static pthread_barrier_t all_done;
 
 static void fail(const struct rank *r, const char *what) {
     fprintf(stderr, "rank %u: %s\n", r->number, what);
@@ -158,7 +159,7 @@ static void *rank_main(void *argument) {
         if (what % 16 == 0) split_and_leave(r, world);
         else step(r, world, what / 16, count);
     }
-    step(r, world, 0, 1); /* all have issued what came before: a ring of sends does not tell */
+    pthread_barrier_wait(&all_done); /* else who goes away would break what another has yet to finish */
     if (r->number == 0 && rank_count > 1) { /* goes away while the others go on */
         struct sg_issue last = issue(world, SG_ALL_REDUCE, 0, COUNT_MOST, r->in, r->out);
         sg_group *group = sg_group_new(r->party, &last, 1, ++r->gates);
@@ -197,6 +198,7 @@ int main(int argc, char **argv) {
         r->out = calloc(2 * COUNT_MOST, sizeof *r->out);
         r->party = sg_party_begin(r->engine, r, i, (uint32_t)getpid());
     }
+    pthread_barrier_init(&all_done, NULL, rank_count);
     for (uint32_t i = 0; i < rank_count; i++) pthread_create(&threads[i], NULL, rank_main, &ranks[i]);
     for (uint32_t i = 0; i < rank_count; i++) pthread_join(threads[i], NULL);
     for (uint32_t i = 0; i < rank_count; i++) sg_party_end(ranks[i].party), free(ranks[i].in), free(ranks[i].out);
