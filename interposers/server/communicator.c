@@ -4,7 +4,6 @@
 #include "handlers.h"
 #include "../../singularity_core/exchange/engine.h"
 #include "../../singularity_core/exchange/reduce.h"
-#include "../../singularity_core/splicing/residency.h"
 
 #define GROUP_MOST 65536u
 
@@ -42,6 +41,32 @@ static uint64_t join(sg_session *session, const uint8_t key[16], uint32_t ranks,
     return 0;
 }
 
+/* While a session is taken over from another proxy, which has taken part: nobody is waited for. */
+static int32_t resume(sg_session *session, const struct sg_wire_communicator_join *wire)
+{
+    sg_member *member;
+    char said[SG_SAID];
+    sg_party_launched(sg_session_party(session), sg_counted(session, SG_COUNT_LAUNCHES));
+    if (sg_member_resume(sg_session_party(session), wire->key, wire->ranks, wire->rank, &member, said)) {
+        fprintf(stderr, "singularity: %s\n", said);
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    if (sg_handle_put(session, SG_KIND_COMMUNICATOR, member, 0))
+        return CUDA_SUCCESS;
+    sg_member_leave(member, 1);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* However the rank came to be a member, this is how it is one again. */
+static void log_membership(sg_session *session, const struct sg_request *request, const struct sg_wire_communicator_join *wire, uint64_t handle)
+{
+    struct sg_request logged = *request;
+    logged.op = SG_OP_communicator_join;
+    logged.payload = (const uint8_t *)wire;
+    logged.bytes = sizeof *wire;
+    sg_log_create(session, &logged, handle, NULL, 0);
+}
+
 SG_HANDLER(communicator_join)
 {
     struct sg_wire_communicator_join wire;
@@ -50,7 +75,7 @@ SG_HANDLER(communicator_join)
     const char *refused = refusal(session);
     SG_READ(wire);
     if (sg_session_replaying(session))
-        return CUDA_ERROR_NOT_SUPPORTED;
+        return refused ? CUDA_ERROR_NOT_SUPPORTED : resume(session, &wire);
     if (refused) {
         reply.result = SG_FAIL_USAGE;
         say(said, sizeof said, refused);
@@ -58,7 +83,7 @@ SG_HANDLER(communicator_join)
         reply.handle = join(session, wire.key, wire.ranks, wire.rank, &reply.result, said);
     }
     if (reply.handle)
-        sg_log_create(session, request, reply.handle, NULL, 0);
+        log_membership(session, request, &wire, reply.handle);
     say(reply.said, sizeof reply.said, said);
     SG_REPLY(reply);
     return CUDA_SUCCESS;
@@ -96,8 +121,11 @@ SG_HANDLER(communicator_split)
         reply.rank = split.rank;
         reply.handle = join(session, split.key, split.ranks, split.rank, &reply.result, said);
     }
-    if (reply.handle)
-        sg_log_create(session, request, reply.handle, &wire.parent, 1);
+    if (reply.handle) {
+        struct sg_wire_communicator_join made = {.ranks = reply.ranks, .rank = reply.rank};
+        memcpy(made.key, split.key, sizeof made.key);
+        log_membership(session, request, &made, reply.handle);
+    }
     if (reply.result)
         say(reply.said, sizeof reply.said, said);
     SG_REPLY(reply);
@@ -251,18 +279,6 @@ static int32_t enqueue(sg_session *session, const struct sg_submission *s)
     return error;
 }
 
-/* The cut may hold the rank here: then the session counts as held, and others may have the device. */
-static int issue(sg_session *session, sg_group *group, char said[SG_SAID])
-{
-    int result;
-    while ((result = sg_group_issue(group, said)) == 0) {
-        sg_leader_park(session);
-        sg_group_await(group);
-        sg_leader_unpark(session);
-    }
-    return result;
-}
-
 static int32_t submit(sg_session *session, struct sg_submission *s)
 {
     const struct sg_hal_table *hal = sg_session_hal(session);
@@ -272,13 +288,13 @@ static int32_t submit(sg_session *session, struct sg_submission *s)
         return error;
     sg_party_launched(sg_session_party(session), sg_counted(session, SG_COUNT_LAUNCHES));
     s->group = sg_group_new(sg_session_party(session), s->issues, s->count, s->gate);
-    int result = s->group ? issue(session, s->group, said) : -SG_FAIL_SYSTEM;
-    if (result < 0) {
+    int result = s->group ? sg_group_issue(s->group, said) : -SG_FAIL_SYSTEM;
+    if (result <= 0) {
         if (s->group)
             sg_group_free(s->group);
         (void)hal->gate_open(hal->state, s->gate);
         (void)hal->gate_drop(hal->state, s->gate);
-        return s->group ? CUDA_ERROR_LAUNCH_FAILED : CUDA_ERROR_OUT_OF_MEMORY;
+        return !result ? SG_HELD : s->group ? CUDA_ERROR_LAUNCH_FAILED : CUDA_ERROR_OUT_OF_MEMORY;
     }
     struct sg_calls *calls = sg_calls_of(session); /* the group's operations were kept there */
     pthread_mutex_lock(&calls->joint);
@@ -350,8 +366,9 @@ SG_HANDLER(communicator_submit)
     if (wire.more)
         return CUDA_SUCCESS;
     uint32_t count = calls->operation_count;
-    calls->operation_count = 0;
-    return count ? run_group(session, grown, count) : CUDA_SUCCESS;
+    int32_t error = count ? run_group(session, grown, count) : CUDA_SUCCESS;
+    calls->operation_count = error == SG_HELD ? count - wire.count : 0; /* held: this message comes again, those before it do not */
+    return error;
 }
 
 /* ---- parting ------------------------------------------------------------------------------------------------------------------ */

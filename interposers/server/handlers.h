@@ -59,6 +59,7 @@ struct sg_calls {
     uint32_t function_count, function_room;
     struct sg_operation *operations; /* of a group of collectives whose last message has not come */
     uint32_t operation_count;
+    int unrestorable; /* some graph is not in the replay log */
     int too_many; /* the group was refused: the rest of it comes yet */
     pthread_mutex_t records_lock;
     struct sg_host_record *records;

@@ -246,7 +246,7 @@ int sg_recipe_log(sg_session *session, const struct sg_request *request, uint64_
         logged.payload = recipe.data;
         logged.bytes = (uint32_t)recipe.bytes;
         sg_log_create(session, &logged, handle, (const uint64_t *)needs.data, (uint32_t)(needs.bytes / 8));
-    } else if (error && !__atomic_exchange_n(&said, 1, __ATOMIC_RELAXED)) {
+    } else if (error && (sg_calls_of(session)->unrestorable = 1) && !__atomic_exchange_n(&said, 1, __ATOMIC_RELAXED)) {
         fprintf(stderr, "singularity: a graph holds a node that cannot be described (CUresult %d): the session runs on, but cannot be restored\n", (int)error);
     }
     int failed = recipe.failed || needs.failed;

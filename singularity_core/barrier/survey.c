@@ -132,7 +132,9 @@ static uint32_t wants_of(const struct sg_survey *s, uint32_t rank, const uint32_
     return sg_load(&s->board->ranks[rank].state) == SG_RANK_HELD ? sg_load(wants) : 0;
 }
 
-static void read_pair(struct sg_survey *s, const struct sg_roster_map *map, uint32_t from, uint32_t to) {
+static void read_pair(void *argument, const struct sg_roster_map *map, uint32_t from, uint32_t to) {
+    struct sg_survey *s = argument;
+    if (s->error != 0) return;
     struct sg_roster_pair *pair = &map->pairs[from * map->roster->ranks + to];
     const struct sg_roster_member *sender = &map->members[from], *receiver = &map->members[to];
     uint64_t sent = sg_load(&pair->send_clock), received = sg_load(&pair->receive_clock);
@@ -143,21 +145,6 @@ static void read_pair(struct sg_survey *s, const struct sg_roster_map *map, uint
     if (s->error == 0) add_member(s, receiver->global_rank, received, wants_of(s, receiver->global_rank, &pair->receive_wants));
 }
 
-/* Calls `each` for all pairs that were ever used.  The table of all pairs is sparse; a look at a hole would take memory,
- * or SIGBUS where there is none. */
-typedef void (*pair_visitor)(struct sg_survey *s, const struct sg_roster_map *map, uint32_t from, uint32_t to);
-static void each_pair(struct sg_survey *s, const struct sg_roster_map *map, pair_visitor each) {
-    uint32_t ranks = map->roster->ranks;
-    uint64_t size = sizeof(struct sg_roster_pair), start = (uint64_t)((uint8_t *)map->pairs - (uint8_t *)map->roster);
-    for (off_t at = (off_t)start; (at = lseek(map->file, at, SEEK_DATA)) >= 0;) {
-        off_t hole = lseek(map->file, at, SEEK_HOLE);
-        uint64_t first = ((uint64_t)at - start + size - 1) / size, end = ((uint64_t)hole - start) / size;
-        for (uint64_t i = first; i < end && i < (uint64_t)ranks * ranks && s->error == 0; i++)
-            each(s, map, (uint32_t)(i / ranks), (uint32_t)(i % ranks));
-        at = hole;
-    }
-}
-
 static void read_roster(struct sg_survey *s, const struct sg_roster_map *map) {
     add_channel(s, &map->roster->target, map);
     for (uint32_t i = 0; i < map->roster->ranks && s->error == 0; i++) {
@@ -165,7 +152,7 @@ static void read_roster(struct sg_survey *s, const struct sg_roster_map *map) {
         if (takes_part(member))
             add_member(s, member->global_rank, sg_load(&member->clock), wants_of(s, member->global_rank, &member->wants));
     }
-    if (s->error == 0) each_pair(s, map, read_pair);
+    if (s->error == 0) sg_roster_each_pair(map, read_pair, s);
 }
 
 /* A rank whose proxy died while it decided for it would be deciding for ever. */
@@ -285,8 +272,8 @@ void sg_survey_publish(struct sg_survey *s) {
     if (changed) wake_ranks(s);
 }
 
-static void forget_target(struct sg_survey *s, const struct sg_roster_map *map, uint32_t from, uint32_t to) {
-    (void)s;
+static void forget_target(void *unused, const struct sg_roster_map *map, uint32_t from, uint32_t to) {
+    (void)unused;
     sg_store(&map->pairs[from * map->roster->ranks + to].target, SG_NO_TARGET);
 }
 
@@ -295,7 +282,7 @@ void sg_survey_number(struct sg_survey *s, uint32_t number) {
     if (number == 0)
         for (uint32_t i = 0; i < s->roster_count; i++) {
             sg_store(&s->rosters[i].map.roster->target, SG_NO_TARGET);
-            each_pair(s, &s->rosters[i].map, forget_target);
+            sg_roster_each_pair(&s->rosters[i].map, forget_target, NULL);
         }
     wake_ranks(s);
 }
@@ -321,6 +308,26 @@ int sg_survey_frozen(const struct sg_survey *s) {
         if (sg_load(&proxy->state) == SG_PROXY_ALIVE && sg_load(&proxy->frozen) != wanted) return 0;
     }
     return 1;
+}
+
+void sg_survey_hand_over(struct sg_survey *s) {
+    sg_store(&s->board->hand, sg_load(&s->board->freeze));
+    sg_futex_wake((_Atomic uint32_t *)&s->board->freeze, INT_MAX);
+}
+
+int sg_survey_handed(const struct sg_survey *s, char why[SG_SAID]) {
+    uint32_t wanted = sg_load(&s->board->hand);
+    int all = 1;
+    if (sg_load(&s->board->refused) == wanted) {
+        memcpy(why, s->board->said, SG_SAID);
+        why[SG_SAID - 1] = 0;
+        return -1;
+    }
+    for (uint32_t i = 0; i < s->board->proxy_count; i++) {
+        const struct sg_board_proxy *proxy = &s->board->proxies[i];
+        if (sg_load(&proxy->state) == SG_PROXY_ALIVE && sg_load(&proxy->handed) != wanted) all = 0;
+    }
+    return all;
 }
 
 int sg_survey_rank(const struct sg_survey *s, uint32_t rank, struct sg_survey_rank *out) {

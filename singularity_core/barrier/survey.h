@@ -27,6 +27,9 @@ void sg_survey_freeze(struct sg_survey *survey, int on);
 int sg_survey_restless(const struct sg_survey *survey);
 /* 1: each living proxy has done so. */
 int sg_survey_frozen(const struct sg_survey *survey);
+/* All are frozen: tells the proxies to write down their sessions.  handed: 1: each living one has; 0: not yet; -1: one cannot: `why`. */
+void sg_survey_hand_over(struct sg_survey *survey);
+int sg_survey_handed(const struct sg_survey *survey, char why[SG_SAID]);
 /* For people: what a rank was last seen at.  0: the job has no such rank now. */
 struct sg_survey_rank {
     uint32_t state;          /* SG_RANK_* */

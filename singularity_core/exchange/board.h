@@ -16,7 +16,7 @@
 
 #define SG_BOARD_MAGIC 0x4452414f42474c41ull  /* "ALGBOARD" */
 #define SG_ROSTER_MAGIC 0x5245545352474c41ull /* "ALGRSTER" */
-#define SG_BOARD_VERSION 3u
+#define SG_BOARD_VERSION 4u
 #define SG_EXCHANGE_PROXIES 64u
 #define SG_BOARD_RANKS 1024u
 #define SG_BOARD_MISSING 8u
@@ -34,7 +34,8 @@ struct sg_board_proxy {
     uint32_t sleeping; /* 1 while its engine sleeps on the bell */
     uint32_t frozen;   /* the value of the board's `freeze` that it has obeyed */
     uint32_t rests;    /* 1: it can tell when its device has come to rest; else no cut can be completed */
-    uint32_t reserved[8];
+    uint32_t handed;   /* the value of the board's `hand` that it has obeyed */
+    uint32_t reserved[7];
 };
 
 enum { SG_RANK_ABSENT = 0, SG_RANK_RUNNING = 1, SG_RANK_BLOCKED = 2 /* its oldest collective lacks ranks */,
@@ -58,7 +59,10 @@ struct sg_board {
     uint32_t version, proxy_count;
     uint32_t cut;    /* agent: 0: no target counts; or the number of the cut that is being made or held */
     uint32_t freeze; /* agent: odd: proxies stop all sessions and let their devices come to rest; even: they go on */
-    uint32_t reserved[10];
+    uint32_t hand;   /* agent: the value of `freeze` at which proxies shall write down their sessions, for others to go on with */
+    uint32_t refusing, refused; /* any proxy: the first to set `refusing` writes `said`, then the value of `hand` that it cannot obey */
+    char said[SG_SAID];
+    uint32_t reserved[7];
     struct sg_board_proxy proxies[SG_EXCHANGE_PROXIES];
     struct sg_board_rank ranks[SG_BOARD_RANKS];
 };
@@ -125,6 +129,13 @@ struct sg_roster_map {
     uint64_t bytes;
     int file; /* -1: memory of our own */
 };
+/* Takes the communicators of a job at rest into another exchange directory, for proxies that go on with their members:
+ * `proxy_of_rank` says which one that will be, for each global rank (SG_BOARD_RANKS).  0, or -errno with `why`. */
+int sg_rosters_carry(const char *from, const char *to, const uint32_t *proxy_of_rank, char why[256]);
+/* Calls `each` for all pairs that were ever used.  The table of all pairs is sparse; a look at a hole would take memory, or SIGBUS
+ * where there is none. */
+typedef void (*sg_pair_visitor)(void *argument, const struct sg_roster_map *map, uint32_t from, uint32_t to);
+void sg_roster_each_pair(const struct sg_roster_map *map, sg_pair_visitor each, void *argument);
 /* Opens or makes the communicator's file.  0, or -errno: -EINVAL when it has another number of ranks. */
 int sg_roster_open(const char *directory, const uint8_t key[16], uint32_t ranks, struct sg_roster_map *out);
 /* For the agent: only looks; `name` is a file's name in the directory. */

@@ -82,7 +82,10 @@ static int take_requests(sg_engine *engine) {
         sg_member *member = item->subject;
         int *done = item->done;
         switch (item->kind) {
-        case SG_REQUEST_MEMBER: member->communicator->members[member->rank] = member; break;
+        case SG_REQUEST_MEMBER:
+            member->communicator->members[member->rank] = member;
+            if (member->resumes) member->communicator->number = member->activated;
+            break;
         case SG_REQUEST_GROUP: sg_group_link(item->subject); break;
         case SG_REQUEST_LEAVE: leave_member(member, (int)item->argument); break;
         case SG_REQUEST_QUIT: quit_party(item->subject); break;

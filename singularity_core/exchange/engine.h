@@ -55,6 +55,9 @@ struct sg_board_rank *sg_party_status(sg_party *party);
 /* ---- members ------------------------------------------------------------------------------------------------------ */
 /* Joins as `rank` of `ranks`; 0 or enum sg_failure with `said`.  All have joined when `ready` says so. */
 int sg_member_join(sg_party *party, const uint8_t key[16], uint32_t ranks, uint32_t rank, sg_member **out, char said[SG_SAID]);
+/* Goes on as the member that another proxy had, at rest, once sg_rosters_carry has given its place to this one; as join otherwise, but
+ * all have joined. */
+int sg_member_resume(sg_party *party, const uint8_t key[16], uint32_t ranks, uint32_t rank, sg_member **out, char said[SG_SAID]);
 /* 1: all are there; 0: not yet; else -(enum sg_failure), with `said`. */
 int sg_member_ready(sg_member *member, char said[SG_SAID]);
 /* Every member calls this: 0, or SG_FAIL_REMOTE when the member is gone.  `ready`, as above, then fills what to join
@@ -88,9 +91,10 @@ sg_group *sg_group_new(sg_party *party, const struct sg_issue *issues, uint32_t 
 void sg_group_free(sg_group *group); /* one that was not issued */
 /* By whom groups are issued: how many launches the rank has made so far. */
 void sg_party_launched(sg_party *party, uint64_t launches);
-/* Gives the operations their numbers.  1: issued; 0: held by the cut, which the board shows; else -(enum sg_failure). */
+/* Gives the operations their numbers.  1: issued; 0: held by the cut, which the board shows; else -(enum sg_failure).  Who is held
+ * asks again, with the same operations, until the answer is another: the group may be another then. */
 int sg_group_issue(sg_group *group, char said[SG_SAID]);
-void sg_group_await(sg_group *group); /* held: sleeps until the cut may have changed, or for 50 ms */
+void sg_party_await(sg_party *party); /* held: sleeps until the cut may have changed, or for 50 ms */
 /* Once per stream before its arrival is queued; `arrived` once for each, and once for the issuer when it is done. */
 void sg_group_expect(sg_group *group);
 void sg_group_arrived(sg_group *group);

@@ -206,7 +206,7 @@ int sg_group_issue(sg_group *group, char said[SG_SAID]) {
     sg_engine *engine = party->engine;
     said[0] = 0;
     pthread_mutex_lock(&engine->lock);
-    group->seen = sg_load(&party->status->wake); /* before the decision: what changes it after that ends `await` */
+    party->seen = sg_load(&party->status->wake); /* before the decision: what changes it after that ends `await` */
     int result = check(group, said);
     if (result < 0 && party->held) want(group, 0); /* it was held, and will not be issued */
     if (result == 0) {
@@ -222,10 +222,7 @@ int sg_group_issue(sg_group *group, char said[SG_SAID]) {
     return result;
 }
 
-void sg_group_await(sg_group *group) {
-    struct sg_board_rank *status = group->party->status;
-    sg_futex_wait((_Atomic uint32_t *)&status->wake, group->seen, SG_WAIT_MS);
-}
+void sg_party_await(sg_party *party) { sg_futex_wait((_Atomic uint32_t *)&party->status->wake, party->seen, SG_WAIT_MS); }
 
 void sg_group_expect(sg_group *group) { sg_add(&group->waiting, 1); }
 

@@ -155,7 +155,35 @@ static int take_place(sg_member *member, struct sg_communicator *c) {
     return 1;
 }
 
-int sg_member_join(sg_party *party, const uint8_t key[16], uint32_t ranks, uint32_t rank, sg_member **out, char said[SG_SAID]) {
+static void note_pair(void *argument, const struct sg_roster_map *map, uint32_t from, uint32_t to) {
+    sg_member *member = argument;
+    const struct sg_roster_pair *pair = &map->pairs[(uint64_t)from * map->roster->ranks + to];
+    if (from == member->rank && sg_load(&pair->send_clock) != 0) member->used[to] |= 1;
+    if (to == member->rank && sg_load(&pair->receive_clock) != 0) member->used[from] |= 2;
+}
+
+/* Takes over the rank's place on the roster, which is this proxy's already; engine->lock is held. */
+static int resume_place(sg_member *member, struct sg_communicator *c) {
+    const struct sg_roster_member *mine = &c->map.members[member->rank];
+    if (sg_load(&mine->state) != SG_MEMBER_JOINED || mine->proxy != c->engine->options.proxy_index || mine->global_rank != member->party->rank)
+        return 0;
+    for (const sg_member *other = member->party->members; other != NULL; other = other->next_of_party)
+        if (other->communicator == c && other->rank == member->rank) return 0;
+    member->clock = mine->clock;
+    member->splits = mine->splits;
+    member->activated = member->announced = mine->arrived;
+    member->launches = member->party->launches;
+    member->resumes = 1;
+    sg_roster_each_pair(&c->map, note_pair, member);
+    member->communicator = c;
+    member->next_of_party = member->party->members;
+    member->party->members = member;
+    sg_engine_post(c->engine, &member->request, SG_REQUEST_MEMBER, member);
+    return 1;
+}
+
+static int come(sg_party *party, const uint8_t key[16], uint32_t ranks, uint32_t rank, int (*take)(sg_member *, struct sg_communicator *),
+                sg_member **out, char said[SG_SAID]) {
     sg_engine *engine = party->engine;
     struct sg_communicator *c = NULL;
     if (ranks == 0 || ranks > SG_BOARD_RANKS || rank >= ranks) {
@@ -165,7 +193,7 @@ int sg_member_join(sg_party *party, const uint8_t key[16], uint32_t ranks, uint3
     sg_member *member = make_member(party, ranks, rank);
     pthread_mutex_lock(&engine->lock);
     int error = member == NULL ? -ENOMEM : party->quit ? -ESHUTDOWN : open_communicator(engine, key, ranks, &c);
-    int taken = error == 0 && !take_place(member, c);
+    int taken = error == 0 && !take(member, c);
     if (taken) c->locals--;
     pthread_mutex_unlock(&engine->lock);
     if (error == 0 && !taken) {
@@ -179,6 +207,14 @@ int sg_member_join(sg_party *party, const uint8_t key[16], uint32_t ranks, uint3
     else if (error == -EINVAL) snprintf(said, SG_SAID, "rank %u says that there are %u ranks, another said otherwise", rank, ranks);
     else snprintf(said, SG_SAID, "no communicator for rank %u of %u: %s", rank, ranks, strerror(-error));
     return taken || error == -EINVAL ? SG_FAIL_ARGUMENT : SG_FAIL_SYSTEM;
+}
+
+int sg_member_join(sg_party *party, const uint8_t key[16], uint32_t ranks, uint32_t rank, sg_member **out, char said[SG_SAID]) {
+    return come(party, key, ranks, rank, take_place, out, said);
+}
+
+int sg_member_resume(sg_party *party, const uint8_t key[16], uint32_t ranks, uint32_t rank, sg_member **out, char said[SG_SAID]) {
+    return come(party, key, ranks, rank, resume_place, out, said);
 }
 
 /* The error of a communicator, or of who waits in it: 0: none. */

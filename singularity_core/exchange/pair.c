@@ -8,11 +8,16 @@
 
 #define PAIR_BLOCKS 64u /* that all pairs of one proxy may hold at once; who gets none waits for who has them */
 
+static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
 static struct sg_pair *make_pair(struct sg_communicator *c, uint32_t from, uint32_t to) {
     struct sg_pair *pair = calloc(1, sizeof *pair);
     if (pair == NULL) return NULL;
     *pair = (struct sg_pair){.next = c->pairs, .from = from, .to = to, .shared = &c->map.pairs[from * c->ranks + to],
                              .blocks = {-1, -1}};
+    /* Not 0 when another proxy served it before: what both had announced is done then. */
+    uint64_t sends = sg_load(&pair->shared->sends), receives = sg_load(&pair->shared->receives);
+    pair->done = pair->announced_sends = pair->announced_receives = least(sends, receives);
     c->pairs = pair;
     return pair;
 }
@@ -44,7 +49,6 @@ int sg_pair_add(struct sg_op *op) {
 
 /* ---- both here ------------------------------------------------------------------------------------------------------ */
 static uint64_t bytes_of(const struct sg_described *what) { return what->count * sg_dtype_bytes(what->dtype); }
-static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 /* 1: they fit together. */
 static int check(struct sg_communicator *c, const struct sg_pair *pair, const struct sg_described *sends, const struct sg_described *receives) {

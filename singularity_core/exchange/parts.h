@@ -42,7 +42,6 @@ struct sg_group {
     uint64_t gate;
     uint32_t waiting; /* streams that have not arrived, and the issuer; atomic */
     uint32_t part_count, unfinished;
-    uint32_t seen;    /* the board's `wake` of the rank when it was last asked whether it may issue */
     int failed, opened;
     struct sg_part *parts;
     struct sg_op *ops;
@@ -81,6 +80,7 @@ struct sg_member {
     uint64_t activated, announced;  /* collectives */
     struct sg_op *unannounced;      /* first active collective that the roster does not show */
     struct sg_pair **sends, **receives; /* by peer */
+    int resumes;                    /* it was another proxy's: `activated` is the number of the communicator's next collective */
     int stranded;                   /* its operations wait, because a peer has aborted */
     int gone;                       /* engine->lock: nobody else may begin to use it */
     uint32_t users;                 /* engine->lock: who does */
@@ -94,6 +94,7 @@ struct sg_party {
     sg_member *members;
     struct sg_group *groups;
     int quit, held, joining;
+    uint32_t seen; /* the board's `wake` of the rank when it was last asked whether it may issue */
     uint64_t launches;              /* by the rank so far */
     uint32_t state; /* as on the board */
     struct sg_board_rank *status;

@@ -68,6 +68,7 @@ static int within_limit(sg_session *s, uint64_t bytes) {
 /* The session is pinned, and its arena locked. */
 static int32_t begin_to_live(sg_session *s, const struct sg_arena_block *block, int resident) {
     const struct sg_hal_table *hal = s->server->hal;
+    if (!resident && sg_session_replaying(s)) return 0; /* its content exists */
     if (!resident) return sg_image_zero(s, block->address, block->bytes) == 0 ? 0 : SG_CUDA_OUT_OF_MEMORY;
     return SG_HAL_HAS(hal, range_live) ? hal->range_live(hal->state, block->address, block->bytes) : 0;
 }
@@ -190,8 +191,8 @@ static void uncommit(sg_session *s, const struct sg_arena_block *block) {
     const struct sg_hal_table *hal = s->server->hal;
     hal->host_unregister(hal->state, (void *)block->address);
     hide(block->address, block->bytes);
-    /* gives the memory back to the machine, and zeroes it for the next owner */
-    fallocate(s->pinned_file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(block->address - (uint64_t)s->pinned),
+    /* gives the memory back to the machine, and zeroes it for the next owner; unless another proxy still has the session */
+    if (!s->resumes) fallocate(s->pinned_file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(block->address - (uint64_t)s->pinned),
               (off_t)block->bytes);
     sg_arena_free(s->committed, block->address);
 }

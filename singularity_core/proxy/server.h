@@ -25,7 +25,10 @@ struct sg_answer {           /* filled by the handler; sent only when the reques
     uint32_t bytes;          /* <= SG_REPLY_PAYLOAD */
     uint8_t *payload;
 };
-/* Returns a CUresult.  Without a reply slot, a failure becomes the session's async_error. */
+/* Returns a CUresult.  Without a reply slot, a failure becomes the session's async_error.  A handler of collectives that does
+ * not block may return SG_HELD: nothing was done, and the message stays in the ring until the cut lets the rank go on.  So what is held
+ * is where the rank put it, and whoever serves the session next finds it there. */
+#define SG_HELD INT32_MIN
 typedef int32_t (*sg_handler)(sg_session *session, const struct sg_request *request, struct sg_answer *answer);
 
 enum { SG_OP_BLOCKS = 1, SG_OP_NO_CONTEXT = 2 /* does not need the thread's context made current */,
@@ -57,6 +60,13 @@ void **sg_session_state(sg_session *session);
 void sg_calls_session_quit(sg_session *session);
 void sg_calls_contexts_end(sg_session *session); /* before the contexts are destroyed; waits for nothing */
 void sg_calls_session_end(sg_session *session);
+/* carry.c: what they know that the replay log does not say, at rest.  0, or -1 with `why` when that cannot go on elsewhere. */
+struct sg_out;
+struct sg_in;
+int sg_calls_export(sg_session *session, struct sg_out *out, char why[96]);
+int sg_calls_import(sg_session *session, struct sg_in *in, char why[96]); /* after the log */
+/* 0, with `why`: the object that this record of the log made holds what the log does not say. */
+int sg_calls_portable(const struct sg_request *record, char why[96]);
 
 /* ---- handles ----------------------------------------------------------------------------------- */
 /* put: a new handle for `physical`; put_at: at one that the client chose (0 or CUDA_ERROR_INVALID_HANDLE
@@ -68,6 +78,9 @@ void *sg_handle_get(sg_session *s, uint32_t kind, uint64_t handle);
 void *sg_handle_take(sg_session *s, uint32_t kind, uint64_t handle);
 /* How the session's end, or a parent's, destroys a physical object; generated. */
 void sg_handle_destroy_physical(const struct sg_driver *driver, uint32_t kind, void *physical);
+/* Calls `each` for all of one kind, with the table locked: it must not make or take any. */
+void sg_handles_each(sg_session *s, uint32_t kind, void (*each)(void *argument, uint64_t handle, void *physical, void *context),
+                     void *argument);
 /* Streams: 0, 1, 2 map to themselves.  Returns 0, or CUDA_ERROR_INVALID_HANDLE. */
 int32_t sg_stream_get(sg_session *s, uint64_t handle, void **physical);
 
@@ -131,8 +144,8 @@ sg_server *sg_server_create(const struct sg_server_options *options, char why[25
 int sg_server_run(sg_server *server);   /* returns after sg_server_stop; 0 or -errno */
 void sg_server_stop(sg_server *server); /* async-signal-safe; any thread, until destroy is called */
 void sg_server_destroy(sg_server *server);
-/* The cut: no session takes another message, no session comes to the device or leaves it.  0 once that is so, -ETIMEDOUT
- * when some handler still runs after `timeout_ns` (the request stands).  on 0: all go on. */
+/* The cut: no session takes another message.  0 once that is so, -ETIMEDOUT when some handler still runs after `timeout_ns` (the
+ * request stands).  A call that had begun ends, also when its session must come to the device for that.  on 0: all go on. */
 int sg_server_hold_all(sg_server *server, int on, uint64_t timeout_ns);
 /* The session behind a door slot, kept from ending until it is let go; NULL: none, or it ends already.
  * Any thread, also while run() runs. */

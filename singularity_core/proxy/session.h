@@ -46,12 +46,14 @@ struct sg_session {
     struct sg_reply_slot *replies;
     uint8_t *ring, *staging, *pinned;
     int pinned_file;
+    int resumes;               /* it was another proxy's: its files exist, and are that one's until `taken_over` */
 
     _Atomic uint64_t head;     /* written by the lead's holder */
     _Atomic uint32_t lead;     /* SG_LEAD_*: whether some thread drains the ring */
     _Atomic uint32_t wanted;   /* a thread came for the lead, found work, and could not have it */
     uint32_t sleeps;           /* the lead's holder's, too: how often it was given up; never 0 */
     _Atomic uint32_t idle;     /* threads that wait for the lead */
+    _Atomic uint32_t calls;    /* that may block, and have not been answered */
     _Atomic uint32_t ending;   /* SG_DRAINS, SG_ABORTS */
     _Atomic uint32_t why_dead; /* SG_DEAD_* for the page, once it ends */
     _Atomic uint32_t faulted;  /* the rank took pages away from under a mapping */
@@ -141,6 +143,10 @@ _Static_assert(SG_DOOR_SLOTS == SG_SLICER_SLOTS, "a session is known to the slic
 
 /* session.c */
 sg_session *sg_session_create(sg_server *server, uint32_t slot, uint32_t rank, uint32_t sub, char why[96]);
+/* Goes on with a session that another proxy wrote down (session_image.h); the files at `slot` are there.  It takes no message before
+ * the cut lets it, and leaves the files alone until sg_session_take_over. */
+sg_session *sg_session_resume(sg_server *server, uint32_t slot, const uint8_t *image, uint64_t bytes, char why[96]);
+void sg_session_take_over(sg_session *session);
 void sg_session_end(sg_session *session, uint32_t how, uint32_t why_dead); /* any thread; returns at once */
 /* Counts the caller as one of its threads, unless `limit` are there (-EAGAIN) or it is over (-ESHUTDOWN). */
 int sg_session_join(sg_session *session, uint32_t limit);

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "../exchange/engine.h"
 #include "session.h"
 
 #define THREADS_MAX (SG_REPLY_SLOTS + 8) /* each waiting rank thread may hold one of ours */
@@ -153,7 +154,9 @@ static void violation(sg_session *s, const char *what) {
     sg_session_end(s, SG_ABORTS, SG_DEAD_PROTOCOL);
 }
 
-/* Executes the message in w->message.  1: this thread still leads; 0: another does, or the session ended. */
+enum { LEADS_NOT = 0 /* another does, or the session ended */, LEADS = 1, LEADS_HELD = 2 /* the message must stay in the ring */ };
+
+/* Executes the message in w->message. */
 static int serve(struct sg_worker *w) {
     sg_session *s = w->session;
     const struct sg_message *message = (const struct sg_message *)w->message;
@@ -163,16 +166,17 @@ static int serve(struct sg_worker *w) {
     int replies = request.reply != SG_NO_REPLY;
     if (request.op >= sg_op_count || (replies && request.reply >= SG_REPLY_SLOTS)) {
         violation(s, request.op >= sg_op_count ? "unknown call" : "reply slot out of range");
-        return 0;
+        return LEADS_NOT;
     }
     uint32_t flags = sg_ops[request.op].flags;
     if ((flags & SG_OP_BLOCKS) && !replies) { /* it would run in the leader, and nobody could stop it there */
         violation(s, "a call that blocks, and no thread that waits for it");
-        return 0;
+        return LEADS_NOT;
     }
     if (s->last_op != NULL) __atomic_store_n(s->last_op, request.op, __ATOMIC_RELAXED);
     if (flags & SG_OP_LAUNCHES) sg_count(s, SG_COUNT_LAUNCHES, 1);
     if (flags & SG_OP_WAITS) atomic_fetch_add(&s->turn.waiting, 1); /* known before the lead is given up */
+    if (flags & SG_OP_BLOCKS) atomic_fetch_add(&s->calls, 1); /* likewise */
     int lent = (flags & SG_OP_BLOCKS) && lend_lead(s, message->flags & SG_MESSAGE_ALONE);
     int32_t result;
     if ((flags & SG_OP_BLOCKS) && !lent && sg_device_shared(s)) {
@@ -181,16 +185,18 @@ static int serve(struct sg_worker *w) {
     } else {
         result = sg_worker_execute(w, &request, &answer);
     }
+    if (result == SG_HELD) return LEADS_HELD;
     if (flags & SG_OP_WAITS) atomic_fetch_sub(&s->turn.waiting, 1);
     if (result == SG_CUDA_NOT_READY) atomic_store_explicit(&s->turn.polled, 1, memory_order_relaxed);
-    int leads = !lent || take_lead(s); /* before the reply: else its reader would wake a follower in vain */
+    int leads = !lent || take_lead(s) ? LEADS : LEADS_NOT; /* before the reply: else its reader would wake a follower in vain */
     if (result != SG_CUDA_SUCCESS && (!replies || sg_sticky((uint32_t)result))) sg_session_note_error(s, result);
     /* an aborted call has no result worth having: its thread learns that the session is dead */
     if (replies && atomic_load(&s->ending) != SG_ABORTS) send_reply(s, request.reply, call, result, &answer);
+    if (flags & SG_OP_BLOCKS) atomic_fetch_sub(&s->calls, 1);
     return leads;
 }
 
-/* The next message while the session shares its device: as sg_ring_take, but none that may not run now. */
+/* The next message while the session shares its device: as sg_ring_read, but none that may not run now. */
 static int take_in_turn(struct sg_worker *w, uint64_t *head) {
     sg_session *s = w->session;
     struct sg_message *message = (struct sg_message *)w->message;
@@ -198,9 +204,26 @@ static int take_in_turn(struct sg_worker *w, uint64_t *head) {
     if (!sg_ring_peek(s->ring, *head, &op)) return 0;
     int touches = op < sg_op_count && (sg_ops[op].flags & SG_OP_TOUCHES) != 0;
     if (!sg_leader_turn(s, touches)) return 0;
-    int got = sg_ring_take(s->page, s->ring, head, message);
+    int got = sg_ring_read(s->ring, head, message);
     int touched = got > 0 && message->op < sg_op_count && (sg_ops[message->op].flags & SG_OP_TOUCHES) != 0;
     return touched && !touches ? -1 : got; /* it was another call when it was looked at */
+}
+
+static int may_block(const struct sg_message *message) {
+    return message->op < sg_op_count && (sg_ops[message->op].flags & SG_OP_BLOCKS) != 0;
+}
+
+/* What lies before `head` is the rank's again. */
+static void move_head(sg_session *s, uint64_t head) {
+    atomic_store_explicit(&s->head, head, memory_order_release);
+    atomic_store_explicit(&s->page->head, head, memory_order_release);
+}
+
+/* The cut holds the rank before the message: the session counts as held, and others may have the device. */
+static void await_cut(sg_session *s) {
+    sg_leader_park(s);
+    sg_party_await(s->party);
+    sg_leader_unpark(s);
 }
 
 /* Until the lead is gone or the session ends. */
@@ -208,11 +231,11 @@ static void drain(struct sg_worker *w) {
     sg_session *s = w->session;
     struct sg_patience patience = {0};
     uint64_t head = atomic_load(&s->head), offered = head, messages = 0;
-    int leads = 1;
+    int leads = LEADS;
     while (leads) {
+        uint64_t before = head;
         uint32_t attention = atomic_load_explicit(&s->turn.attention, memory_order_relaxed);
-        int got = attention == 0 ? sg_ring_take(s->page, s->ring, &head, (struct sg_message *)w->message)
-                                 : take_in_turn(w, &head);
+        int got = attention == 0 ? sg_ring_read(s->ring, &head, (struct sg_message *)w->message) : take_in_turn(w, &head);
         uint32_t ending = atomic_load_explicit(&s->ending, memory_order_acquire);
         if (atomic_load_explicit(&s->faulted, memory_order_relaxed)) {
             violation(s, "it truncated a shared file");
@@ -220,11 +243,14 @@ static void drain(struct sg_worker *w) {
         }
         if (ending == SG_ABORTS) break;
         if (got > 0) {
-            atomic_store_explicit(&s->head, head, memory_order_release);
-            messages++;
+            int blocks = may_block((struct sg_message *)w->message);
+            if (blocks) move_head(s, head); /* who gets the lead goes on there */
             leads = serve(w);
+            if (leads == LEADS_HELD) head = before, await_cut(s);
+            else messages++;
+            if (blocks && leads) head = atomic_load_explicit(&s->head, memory_order_acquire);
+            else if (!blocks) move_head(s, head); /* only now: a message that is held must stay where it is */
             if (attention != 0 && leads) atomic_store(&s->turn.touching, 0);
-            if (leads) head = atomic_load_explicit(&s->head, memory_order_acquire); /* lent, it may have moved */
             if (leads && head - offered > OFFER_ROOM_EVERY) sg_ring_offer_room(s->page, offered = head);
             patience = (struct sg_patience){0};
         } else if (got < 0) {

@@ -37,7 +37,7 @@ int32_t sg_device_enter(sg_session *s) {
     struct sg_residency *r = sg_residency_of(s);
     int32_t result = SG_CUDA_SUCCESS;
     pthread_mutex_lock(&r->lock);
-    while (!sg_turn_is_over(s) && (!s->turn.resident || s->turn.leaving || r->paused)) {
+    while (!sg_turn_is_over(s) && (!s->turn.resident || s->turn.leaving || r->slicer.held)) {
         if (s->turn.resident) sg_wait_changed(r, 0);
         else await_turn(s, r);
     }
@@ -85,7 +85,7 @@ int sg_leader_turn(sg_session *s, int touches) {
             else if (!away && (attention & (SG_ATTEND_HOLD | SG_ATTEND_PAUSE)) == 0) result = 1;
             if (result >= 0) break;
             s->turn.parked = 1;
-            if (away) {
+            if (away && (attention & SG_ATTEND_PAUSE) == 0) {
                 await_turn(s, r);
             } else {
                 pthread_cond_broadcast(&r->changed);
@@ -203,7 +203,7 @@ int sg_residency_join(sg_session *s, char why[96]) {
     struct sg_residency *r = sg_residency_of(s);
     int error = 0;
     pthread_mutex_lock(&r->lock);
-    if (atomic_load(&r->count) != 0) {
+    if (atomic_load(&r->count) != 0 || s->resumes) {
         error = sg_residency_sliceable(s->server) ? start(s->server) : -ENOTSUP;
         if (error != 0)
             snprintf(why, 96, error == -ENOTSUP ? "rank %u: device %d cannot be shared by ranks; give each one of its own"
@@ -211,7 +211,7 @@ int sg_residency_join(sg_session *s, char why[96]) {
     }
     if (error == 0) {
         uint64_t now = sg_now_ns();
-        int alone = r->slicer.resident == SG_SLICER_NOBODY && atomic_load(&r->count) == 0;
+        int alone = r->slicer.resident == SG_SLICER_NOBODY && atomic_load(&r->count) == 0 && !s->resumes; /* its bytes are elsewhere */
         if (!alone) sg_attend(s, SG_ATTEND_AWAY);
         if (r->paused) sg_attend(s, SG_ATTEND_PAUSE);
         r->sessions[s->slot] = s;
@@ -229,8 +229,9 @@ int sg_residency_join(sg_session *s, char why[96]) {
     return error;
 }
 
-static void discard_context(void *argument, void *physical) {
+static void discard_context(void *argument, uint64_t handle, void *physical, void *context) {
     sg_server *server = argument;
+    (void)handle, (void)context;
     if (server->base.context_set(physical) == 0) server->hal->discard(server->hal->state);
 }
 
@@ -362,7 +363,10 @@ int sg_residency_rest(sg_server *server) {
     struct sg_residency *r = &server->residency;
     pthread_mutex_lock(&r->lock);
     int rests = r->paused && !r->switching && SG_HAL_HAS(server->hal, settle);
-    for (uint32_t i = 0; i < SG_SLICER_SLOTS; i++) rests = rests && (r->sessions[i] == NULL || r->sessions[i]->turn.gate_count == 0);
+    for (uint32_t i = 0; rests && i < SG_SLICER_SLOTS; i++) {
+        const sg_session *s = r->sessions[i];
+        rests = s == NULL || (s->turn.gate_count == 0 && s->turn.inside == 0 && s->turn.wanting == 0);
+    }
     if (rests) {
         /* First no gate opens any more, then we look: a host function may return at any moment, and what follows it
          * must not begin between the two. */

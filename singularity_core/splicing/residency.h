@@ -23,8 +23,9 @@ struct sg_server;
 
 int32_t sg_device_enter(struct sg_session *session); /* 0, or CUDA_ERROR_CONTEXT_IS_DESTROYED: the session ends */
 void sg_device_leave(struct sg_session *session);
-/* All sessions are held (sg_server_hold_all).  1: none had a gate to be opened, nothing runs on the device or could begin by
- * itself, and from now on no gate opens: nothing changes there until all go on.  Needs the HAL's `settle`. */
+/* All sessions are held (sg_server_hold_all).  1: none had a gate to be opened or a call that needs the device, nothing runs there
+ * or could begin by itself, and from now on no gate opens and nobody enters: nothing changes there until all go on.  Needs the
+ * HAL's `settle`. */
 int sg_residency_rest(struct sg_server *server);
 int sg_device_resident(const struct sg_session *session);
 /* Whether other sessions use the device too: then what waits must not do so inside of enter and leave. */

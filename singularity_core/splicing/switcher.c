@@ -32,8 +32,8 @@ static int busy_with(sg_session *s, int watched) {
     return sg_device_runs(s->server) ? DEVICE_RUNS : IDLE; /* looked at last: a call puts work there */
 }
 
-/* While all are held, only results that are due count. */
-static int wants(const sg_session *s) { return (s->turn.wanting != 0 && !sg_residency_of(s)->paused) || s->turn.gate_count != 0; }
+/* While all are held, that is results that are due and calls that had begun: leaders wait, and want nothing. */
+static int wants(const sg_session *s) { return (s->turn.wanting != 0 && !sg_residency_of(s)->slicer.held) || s->turn.gate_count != 0; }
 
 void sg_turns_account(struct sg_residency *r, uint64_t now) {
     sg_session *s = sg_resident(r);

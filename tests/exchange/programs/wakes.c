@@ -53,7 +53,7 @@ static void held(void) {
     expect(group != NULL && sg_group_issue(group, said) == 0, "the cut holds");
     sg_store(&board->cut, 0);
     sg_add(&board->ranks[0].wake, 1);
-    sg_group_await(group);
+    sg_party_await(parties[0]);
     expect(sg_group_issue(group, said) == 1, "the cut lets go");
     sg_group_arrived(group);
 }
