@@ -233,17 +233,24 @@ static void haul_table(struct sg_handles *handles, struct sg_handle_table *table
     }
 }
 
-static void visit_table(struct sg_handle_table *table, uint32_t kind, void (*each)(void *, void *), void *argument) {
+static void visit_table(struct sg_handle_table *table, uint32_t kind, sg_handle_visitor each, void *argument) {
     for (uint32_t i = 0; table->chunks != NULL && i < SG_HANDLE_CHUNKS; i++) {
         struct sg_handle_entry *chunk = atomic_load(&table->chunks[i]);
         for (uint32_t j = 0; chunk != NULL && j < SG_HANDLE_CHUNK; j++) {
             uint64_t handle = atomic_load(&chunk[j].handle);
-            if (handle != 0 && SG_HANDLE_KIND(handle) == kind) each(argument, atomic_load(&chunk[j].physical));
+            if (handle != 0 && SG_HANDLE_KIND(handle) == kind) each(argument, handle, atomic_load(&chunk[j].physical), chunk[j].context);
         }
     }
 }
 
-void sg_handles_visit(struct sg_handles *handles, uint32_t kind, void (*each)(void *, void *), void *argument) {
+void sg_handles_skip(struct sg_handles *handles, uint32_t used) {
+    pthread_mutex_lock(&handles->lock);
+    handles->own_free = 0;
+    if (used > handles->own_used) handles->own_used = used < SG_CLIENT_HANDLES ? used : SG_CLIENT_HANDLES;
+    pthread_mutex_unlock(&handles->lock);
+}
+
+void sg_handles_visit(struct sg_handles *handles, uint32_t kind, sg_handle_visitor each, void *argument) {
     pthread_mutex_lock(&handles->lock);
     visit_table(&handles->client[kind], kind, each, argument);
     visit_table(&handles->own, kind, each, argument);

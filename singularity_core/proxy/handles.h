@@ -50,8 +50,11 @@ uint64_t sg_handles_at(struct sg_handles *handles, uint32_t kind, uint32_t index
 /* Forgets `handle`; `destroy` is called for each descendant, youngest kinds first. NULL: no such handle. */
 void *sg_handles_take(struct sg_handles *handles, uint32_t kind, uint64_t handle, sg_handle_destroyer destroy,
                       void *argument);
-/* Calls `each` for all handles of one kind, with the table locked. */
-void sg_handles_visit(struct sg_handles *handles, uint32_t kind, void (*each)(void *argument, void *physical), void *argument);
+/* Calls `each` for all handles of one kind, with the table locked.  `context` is the one that the object was made in. */
+typedef void (*sg_handle_visitor)(void *argument, uint64_t handle, void *physical, void *context);
+void sg_handles_visit(struct sg_handles *handles, uint32_t kind, sg_handle_visitor each, void *argument);
+/* From now on no new handle takes an index below `used`: where others had handles that are gone, the generations are not known. */
+void sg_handles_skip(struct sg_handles *handles, uint32_t used);
 /* Takes all handles of one kind, destroying them too. */
 void sg_handles_take_kind(struct sg_handles *handles, uint32_t kind, sg_handle_destroyer destroy, void *argument);
 /* Takes everything, in an order in which nothing outlives what it lives in. */

@@ -4,11 +4,14 @@
  * that session, and nobody else's session may wait for that. */
 #include "session.h"
 
+#include "session_image.h"
+
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #define GRACE_NS 2000000000ull /* for handlers to come back before their contexts are destroyed under them */
 
@@ -115,6 +118,10 @@ int32_t sg_stream_get(sg_session *s, uint64_t handle, void **physical) {
     return *physical == NULL ? SG_CUDA_INVALID_HANDLE : SG_CUDA_SUCCESS;
 }
 
+void sg_handles_each(sg_session *s, uint32_t kind, sg_handle_visitor each, void *argument) {
+    sg_handles_visit(&s->handles, kind, each, argument);
+}
+
 /* ---- birth ------------------------------------------------------------------------------------------------ */
 static int make_file(const sg_session *s, const char *what, uint64_t bytes, int filled) {
     char path[4096];
@@ -130,14 +137,44 @@ static int make_file(const sg_session *s, const char *what, uint64_t bytes, int 
     return -error;
 }
 
+/* One that is there already, of the size that it must have. */
+static int open_file(const sg_session *s, const char *what, uint64_t bytes) {
+    char path[4096];
+    struct stat status;
+    snprintf(path, sizeof path, "%s/%u.%s", s->server->directory, s->slot, what);
+    int fd = open(path, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) return -errno;
+    if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == geteuid() && (uint64_t)status.st_size == bytes) return fd;
+    close(fd);
+    return -EPROTO;
+}
+
 static void remove_file(const sg_session *s, const char *what) {
     char path[4096];
     snprintf(path, sizeof path, "%s/%u.%s", s->server->directory, s->slot, what);
     unlink(path);
 }
 
+static void begin_page(sg_session *s) {
+    s->page->magic = SG_SESSION_MAGIC;
+    s->page->protocol = SG_PROTOCOL;
+    s->page->generation = 1;
+    s->page->rank = s->rank;
+    s->page->window = s->window;
+    s->sleeps = 1;
+}
+
+/* The rank may have scribbled on it: what is trusted is in the image. */
+static int resume_page(sg_session *s) {
+    if (s->page->magic != SG_SESSION_MAGIC || s->page->protocol != SG_PROTOCOL) return -EPROTO;
+    s->page->generation++;
+    uint32_t before = atomic_load(&s->page->sleeping);
+    s->sleeps = before >= UINT32_MAX - 1 ? 1 : before + 2; /* another value than the rank has rung for */
+    return 0;
+}
+
 static int map_files(sg_session *s) {
-    int fd = make_file(s, "session", SG_SESSION_BYTES, 1);
+    int fd = s->resumes ? open_file(s, "session", SG_SESSION_BYTES) : make_file(s, "session", SG_SESSION_BYTES, 1);
     if (fd < 0) return fd;
     void *at = mmap(NULL, SG_SESSION_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
     int error = at == MAP_FAILED ? -errno : 0;
@@ -149,23 +186,20 @@ static int map_files(sg_session *s) {
     s->ring = s->base + SG_RING_OFFSET;
     s->staging = s->base + SG_STAGING_OFFSET;
     error = sg_fault_guard(s->base, SG_SESSION_BYTES, &s->faulted);
+    if (error == 0 && s->resumes) error = resume_page(s);
     if (error != 0) return error;
-    s->page->magic = SG_SESSION_MAGIC;
-    s->page->protocol = SG_PROTOCOL;
-    s->page->generation = 1;
-    s->page->rank = s->rank;
-    s->page->window = s->window;
+    if (!s->resumes) begin_page(s);
     s->page->barriers = (uint32_t)s->server->barriers;
-    atomic_store(&s->page->sleeping, s->sleeps = 1);
-    s->pinned_file = make_file(s, "pinned", SG_PINNED_WINDOW, 0);
+    atomic_store(&s->page->sleeping, s->sleeps);
+    s->pinned_file = s->resumes ? open_file(s, "pinned", SG_PINNED_WINDOW) : make_file(s, "pinned", SG_PINNED_WINDOW, 0);
     return s->pinned_file < 0 ? s->pinned_file : sg_pinned_open(s);
 }
 
 static void release(sg_session *s) {
     sg_pinned_end(s);
     if (s->pinned_file >= 0) close(s->pinned_file);
-    remove_file(s, "session");
-    remove_file(s, "pinned");
+    if (!s->resumes) remove_file(s, "session");
+    if (!s->resumes) remove_file(s, "pinned");
     sg_arena_destroy(s->arena);
     s->arena = NULL;
     sg_handles_close(&s->handles);
@@ -174,7 +208,7 @@ static void release(sg_session *s) {
     s->pinned_file = -1;
 }
 
-sg_session *sg_session_create(sg_server *server, uint32_t slot, uint32_t rank, uint32_t sub, char why[96]) {
+static sg_session *create(sg_server *server, uint32_t slot, uint32_t rank, uint32_t sub, const uint8_t *image, uint64_t bytes, char why[96]) {
     sg_session *s = calloc(1, sizeof *s);
     if (s == NULL) {
         snprintf(why, 96, "the device proxy is out of memory");
@@ -187,6 +221,7 @@ sg_session *sg_session_create(sg_server *server, uint32_t slot, uint32_t rank, u
     s->window = rank * SG_WINDOWS_PER_RANK + sub;
     s->id = atomic_fetch_add(&last_id, 1) + 1;
     s->pinned_file = -1;
+    s->resumes = image != NULL;
     pthread_mutex_init(&s->lock, NULL);
     pthread_mutex_init(&s->bulk, NULL);
     pthread_mutex_init(&s->host_lock, NULL);
@@ -201,9 +236,13 @@ sg_session *sg_session_create(sg_server *server, uint32_t slot, uint32_t rank, u
     if (error == 0) error = map_files(s);
     if (error == 0) error = sg_residency_join(s, why);
     if (error == 0) error = sg_communication_begin(s);
+    if (error == 0 && image != NULL) error = sg_session_import(s, image, bytes, why);
     if (error == 0) error = sg_worker_start(s);
     if (error == 0) return s;
     sg_communication_quit(s);
+    server->base.context_set(server->context);
+    sg_handles_take_all(&s->handles, destroy, s);
+    sg_calls_session_end(s);
     sg_communication_end(s);
     sg_residency_leave(s);
     if (why[0] == 0) snprintf(why, 96, error == -EEXIST ? "rank %u's page-locked window is in use (%s)" : "rank %u: no session: %s", rank,
@@ -212,6 +251,19 @@ sg_session *sg_session_create(sg_server *server, uint32_t slot, uint32_t rank, u
     sg_session_free(s);
     return NULL;
 }
+
+sg_session *sg_session_create(sg_server *server, uint32_t slot, uint32_t rank, uint32_t sub, char why[96]) {
+    return create(server, slot, rank, sub, NULL, 0, why);
+}
+
+sg_session *sg_session_resume(sg_server *server, uint32_t slot, const uint8_t *image, uint64_t bytes, char why[96]) {
+    struct sg_image_owner owner;
+    if (sg_image_owner_of(image, bytes, &owner) == 0) return create(server, slot, owner.rank, owner.sub, image, bytes, why);
+    snprintf(why, 96, "its image is of another version, or cut off");
+    return NULL;
+}
+
+void sg_session_take_over(sg_session *s) { s->resumes = 0; }
 
 /* ---- end -------------------------------------------------------------------------------------------------- */
 void sg_session_end(sg_session *s, uint32_t how, uint32_t why_dead) {
@@ -239,8 +291,9 @@ void sg_session_note_error(sg_session *s, int32_t error) {
         if (before != 0 && (sg_sticky(before) || !sg_sticky((uint32_t)error))) return;
 }
 
-static void ask_context(void *argument, void *physical) {
+static void ask_context(void *argument, uint64_t handle, void *physical, void *context) {
     sg_session *s = argument;
+    (void)handle, (void)context;
     int32_t error = s->server->base.context_set(physical);
     if (error == 0) error = s->server->base.stream_query((void *)2); /* our thread's own: another's may be captured */
     if (error != 0 && error != SG_CUDA_NOT_READY && sg_sticky((uint32_t)error)) sg_session_note_error(s, error);

@@ -2,7 +2,10 @@
  * back only to take them again would cost more than the copies. */
 #include "swapper.h"
 
+#include <fcntl.h>
+#include <stdio.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include "../proxy/session.h"
 
@@ -11,11 +14,25 @@
 
 static uint64_t span(const sg_session *s) { return s->server->arena_bytes; }
 
-static uint8_t *host_of(sg_session *s) {
-    if (s->image.host == NULL) {
-        void *at = mmap(NULL, span(s), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (at != MAP_FAILED) s->image.host = at;
+/* Takes the descriptor, also when it fails. */
+static int map_image(sg_session *s, int file) {
+    void *at = mmap(NULL, span(s), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
+    if (at == MAP_FAILED) {
+        int error = -errno;
+        close(file);
+        return error;
     }
+    s->image.host = at;
+    s->image.file = file;
+    return 0;
+}
+
+static uint8_t *host_of(sg_session *s) {
+    if (s->image.host != NULL) return s->image.host;
+    int file = memfd_create("singularity image", MFD_CLOEXEC);
+    if (file < 0) return NULL;
+    if (ftruncate(file, (off_t)span(s)) != 0) close(file);
+    else map_image(s, file);
     return s->image.host;
 }
 
@@ -27,7 +44,7 @@ uint8_t *sg_image_at(sg_session *s, uint64_t address) {
 /* Whole pages of [from, to) go back to the machine. */
 static void drop_pages(sg_session *s, uint64_t from, uint64_t to) {
     uint64_t first = (from - SG_DEVICE_BASE + PAGE - 1) & ~(PAGE - 1), end = (to - SG_DEVICE_BASE) & ~(PAGE - 1);
-    if (first < end) madvise(s->image.host + first, end - first, MADV_DONTNEED);
+    if (first < end) fallocate(s->image.file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)first, (off_t)(end - first));
 }
 
 int sg_image_zero(sg_session *s, uint64_t address, uint64_t bytes) {
@@ -45,7 +62,9 @@ int sg_image_zero(sg_session *s, uint64_t address, uint64_t bytes) {
 }
 
 void sg_image_close(sg_session *s) {
-    if (s->image.host != NULL) munmap(s->image.host, span(s));
+    if (s->image.host == NULL) return;
+    munmap(s->image.host, span(s));
+    close(s->image.file);
     s->image.host = NULL;
 }
 
@@ -110,6 +129,22 @@ static int32_t mark_difference(sg_session *a, const sg_session *b, int live) {
     }
     if (to != from) each = mark(hal->state, from, to - from);
     return error != 0 ? error : each;
+}
+
+int32_t sg_image_write(sg_session *s, char path[64]) {
+    uint64_t bytes = 0;
+    if (host_of(s) == NULL) return SG_CUDA_OUT_OF_MEMORY;
+    snprintf(path, 64, "/proc/%d/fd/%d", (int)getpid(), s->image.file);
+    return sg_device_resident(s) ? copy_all(s, 1, &bytes) : 0;
+}
+
+int sg_image_adopt(sg_session *s, const char *path) {
+    struct stat status;
+    int file = open(path, O_RDWR | O_CLOEXEC);
+    if (file < 0) return -errno;
+    if (fstat(file, &status) == 0 && S_ISREG(status.st_mode) && (uint64_t)status.st_size == span(s)) return map_image(s, file);
+    close(file);
+    return -EPROTO;
 }
 
 struct sg_swap sg_swap(sg_session *out, sg_session *in) {
