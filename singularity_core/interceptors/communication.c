@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "../exchange/engine.h"
-#include "../proxy/session.h"
+#include "../proxy/doorway.h"
 
 #define ERROR_LAUNCH_FAILED 719 /* sticky: results are missing, nothing after that is worth computing */
 
@@ -48,7 +48,7 @@ void sg_communication_close(sg_server *server) {
 
 int sg_communication_begin(sg_session *s) {
     if (s->sub != 0) return 0; /* a child of the rank has no place among the ranks */
-    s->party = sg_party_begin(s->server->engine, s, s->rank, s->server->door->slots[s->slot].pid);
+    s->party = sg_party_begin(s->server->engine, s, s->rank, s->doorway->slots[s->slot].pid);
     if (s->party == NULL) return -ENOMEM;
     s->last_op = &sg_party_status(s->party)->last_op;
     return 0;

@@ -33,7 +33,7 @@ int sg_memory_open(sg_server *server, uint64_t bytes, char why[256]) {
         if (error == 0) hal->arena_close(hal->state);
         return -1;
     }
-    server->door->device.total_bytes = server->arena_bytes = want;
+    server->described.total_bytes = server->arena_bytes = want;
     return 0;
 }
 

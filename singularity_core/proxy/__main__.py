@@ -1,4 +1,4 @@
-"""``python -m singularity_core.proxy --backend NAME --device K --directory DIR``"""
+"""``python -m singularity_core.proxy --backend NAME --device K --directory DIR [--directory DIR ...]``"""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@
 
 #include "session.h"
 
-#define GUARDS (2 * (int)SG_DOOR_SLOTS + 8)
+#define GUARDS (4 * (int)SG_SLICER_SLOTS + (int)SG_MAX_DOORS) /* two for each session, for those that go too; one for each door */
 
 static struct guard {
     _Atomic uint64_t base, bytes; /* base is stored last and cleared first */

@@ -21,7 +21,8 @@ struct sg_hal_table;
 struct sg_server_options {
     uint32_t struct_size;
     int32_t device;
-    const char *directory;
+    uint32_t directory_count;
+    const char *const *directories;
     const char *driver_library;
     const struct sg_hal_table *hal;
     uint64_t arena_bytes;

@@ -50,8 +50,9 @@ class ProxySettings:
     """Name of a registered backend."""
     device: int
     """Ordinal of the device within the backend."""
-    directory: Path
-    """Existing directory of mode 0700 for the door and the sessions' files."""
+    directories: tuple[Path, ...]
+    """Of each door the existing directory, of mode 0700, for it and its sessions' files: one for each ordinal
+    that ranks see and that this device serves."""
     arena_bytes: int = 0
     """Device memory to serve, in bytes; 0: all that the device can back now."""
     ready_fd: int | None = None
@@ -90,7 +91,10 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> ProxySettings:
     option = parser.add_argument
     option("--backend", required=True, help="name of a backend, as singularity-ctl backends lists it")
     option("--device", type=int, required=True, help="ordinal of the device within the backend")
-    option("--directory", type=Path, required=True, help="private directory (0700) for the shared files")
+    option(
+        "--directory", type=Path, required=True, action="append", metavar="DIR",
+        help="private directory (0700) for a door and the files of its sessions; several for several doors",
+    )  # fmt: skip
     option("--arena", type=parse_bytes, default=0, help="device memory to serve: bytes, or 512M, 4G")
     option("--ready-fd", type=int, default=None, help="descriptor on which to write 'ready'")
     option(
@@ -104,7 +108,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> ProxySettings:
     if not 0 <= found.proxy_index < found.proxy_count or (found.exchange is None and found.proxy_count > 1):
         parser.error("several proxies need --exchange, and --proxy-index must be below --proxy-count")
     return ProxySettings(
-        found.backend, found.device, found.directory, found.arena, found.ready_fd, found.exchange,
+        found.backend, found.device, tuple(found.directory), found.arena, found.ready_fd, found.exchange,
         found.proxy_index, found.proxy_count, found.swap_limit, found.slice_wait,
     )  # fmt: skip
 
@@ -195,12 +199,13 @@ def _serve_device(settings: ProxySettings, library: Path, device: Device, stop: 
     from singularity_core._native import ffi, lib
 
     why: Any = ffi.new("char[256]")
-    directory = ffi.new("char[]", os.fsencode(settings.directory))
+    names = [ffi.new("char[]", os.fsencode(directory)) for directory in settings.directories]
+    directories = ffi.new("char *[]", names)
     path = ffi.new("char[]", os.fsencode(library))
     options: Any = ffi.new("struct sg_server_options *")
     options.struct_size = ffi.sizeof("struct sg_server_options")
     options.device = settings.device
-    options.directory = directory
+    options.directory_count, options.directories = len(names), directories
     options.driver_library = path
     options.hal = ffi.cast("struct sg_hal_table *", table_for(device))
     options.arena_bytes = settings.arena_bytes

@@ -126,10 +126,12 @@ uint64_t sg_counted(sg_session *s, enum sg_counter what);
 
 /* ---- life of a server (called from Python through cffi; run() holds no GIL) ----------------------- */
 #define SG_STOP_FDS 4
+#define SG_MAX_DOORS 128u /* of one proxy: twice the sessions that may share a device */
 struct sg_server_options {
     uint32_t struct_size;
     int32_t device;              /* CUdevice */
-    const char *directory;       /* where the door and the sessions' files go; must exist, 0700 */
+    uint32_t directory_count;    /* 1 to SG_MAX_DOORS */
+    const char *const *directories; /* one per door: where it and its sessions' files go; must exist, 0700 */
     const char *driver_library;  /* path for dlopen */
     const struct sg_hal_table *hal;
     uint64_t arena_bytes;        /* 0: all that the device can back now (the HAL's arena_limit) */
@@ -147,8 +149,8 @@ void sg_server_destroy(sg_server *server);
 /* The cut: no session takes another message.  0 once that is so, -ETIMEDOUT when some handler still runs after `timeout_ns` (the
  * request stands).  A call that had begun ends, also when its session must come to the device for that.  on 0: all go on. */
 int sg_server_hold_all(sg_server *server, int on, uint64_t timeout_ns);
-/* The session behind a door slot, kept from ending until it is let go; NULL: none, or it ends already.
- * Any thread, also while run() runs. */
+/* The session behind a door slot, kept from ending until it is let go; NULL: none, or it ends already.  Slots count on over the
+ * doors, in their order: door * SG_DOOR_SLOTS + slot.  Any thread, also while run() runs. */
 sg_session *sg_server_hold(sg_server *server, uint32_t slot);
 void sg_server_let_go(sg_session *session);
 /* As above, let go already: for who knows that its rank neither ends nor closes it meanwhile. */

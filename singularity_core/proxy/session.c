@@ -2,8 +2,7 @@
  *
  * The undertaker is a thread of its own, because the end of a session may have to wait for device work of
  * that session, and nobody else's session may wait for that. */
-#include "session.h"
-
+#include "doorway.h"
 #include "session_image.h"
 
 #include <fcntl.h>
@@ -125,7 +124,7 @@ void sg_handles_each(sg_session *s, uint32_t kind, sg_handle_visitor each, void 
 /* ---- birth ------------------------------------------------------------------------------------------------ */
 static int make_file(const sg_session *s, const char *what, uint64_t bytes, int filled) {
     char path[4096];
-    snprintf(path, sizeof path, "%s/%u.%s", s->server->directory, s->slot, what);
+    snprintf(path, sizeof path, "%s/%u.%s", s->doorway->directory, s->slot, what);
     unlink(path);
     int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0) return -errno;
@@ -141,7 +140,7 @@ static int make_file(const sg_session *s, const char *what, uint64_t bytes, int 
 static int open_file(const sg_session *s, const char *what, uint64_t bytes) {
     char path[4096];
     struct stat status;
-    snprintf(path, sizeof path, "%s/%u.%s", s->server->directory, s->slot, what);
+    snprintf(path, sizeof path, "%s/%u.%s", s->doorway->directory, s->slot, what);
     int fd = open(path, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0) return -errno;
     if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == geteuid() && (uint64_t)status.st_size == bytes) return fd;
@@ -151,7 +150,7 @@ static int open_file(const sg_session *s, const char *what, uint64_t bytes) {
 
 static void remove_file(const sg_session *s, const char *what) {
     char path[4096];
-    snprintf(path, sizeof path, "%s/%u.%s", s->server->directory, s->slot, what);
+    snprintf(path, sizeof path, "%s/%u.%s", s->doorway->directory, s->slot, what);
     unlink(path);
 }
 
@@ -208,13 +207,15 @@ static void release(sg_session *s) {
     s->pinned_file = -1;
 }
 
-static sg_session *create(sg_server *server, uint32_t slot, uint32_t rank, uint32_t sub, const uint8_t *image, uint64_t bytes, char why[96]) {
+static sg_session *create(struct sg_doorway *doorway, uint32_t slot, uint32_t rank, uint32_t sub, const uint8_t *image, uint64_t bytes,
+                          char why[96]) {
     sg_session *s = calloc(1, sizeof *s);
     if (s == NULL) {
         snprintf(why, 96, "the device proxy is out of memory");
         return NULL;
     }
-    s->server = server;
+    s->server = doorway->server;
+    s->doorway = doorway;
     s->slot = slot;
     s->rank = rank;
     s->sub = sub;
@@ -252,13 +253,13 @@ static sg_session *create(sg_server *server, uint32_t slot, uint32_t rank, uint3
     return NULL;
 }
 
-sg_session *sg_session_create(sg_server *server, uint32_t slot, uint32_t rank, uint32_t sub, char why[96]) {
-    return create(server, slot, rank, sub, NULL, 0, why);
+sg_session *sg_session_create(struct sg_doorway *doorway, uint32_t slot, uint32_t rank, uint32_t sub, char why[96]) {
+    return create(doorway, slot, rank, sub, NULL, 0, why);
 }
 
-sg_session *sg_session_resume(sg_server *server, uint32_t slot, const uint8_t *image, uint64_t bytes, char why[96]) {
+sg_session *sg_session_resume(struct sg_doorway *doorway, uint32_t slot, const uint8_t *image, uint64_t bytes, char why[96]) {
     struct sg_image_owner owner;
-    if (sg_image_owner_of(image, bytes, &owner) == 0) return create(server, slot, owner.rank, owner.sub, image, bytes, why);
+    if (sg_image_owner_of(image, bytes, &owner) == 0) return create(doorway, slot, owner.rank, owner.sub, image, bytes, why);
     snprintf(why, 96, "its image is of another version, or cut off");
     return NULL;
 }

@@ -40,7 +40,9 @@ enum { SG_GOES_ON = 0, SG_DRAINS = 1 /* the rank said good-bye: finish what is i
 struct sg_session {
     struct sg_server *server;
     uint64_t id; /* never reused: owner tag in the arena */
-    uint32_t slot, rank, sub, window;
+    struct sg_doorway *doorway; /* it came through */
+    uint32_t slot; /* there: its files are named after it */
+    uint32_t rank, sub, window;
     uint8_t *base; /* the session file's mapping; the next four point into it */
     struct sg_session_page *page;
     struct sg_reply_slot *replies;
@@ -114,8 +116,7 @@ struct sg_server {
     const struct sg_hal_table *hal;
     int32_t device;
     void *context; /* the device's primary context: for what belongs to no session */
-    char directory[3840];
-    struct sg_door *door;
+    struct sg_device_info described; /* the device, for all doors */
     uint64_t arena_bytes, swap_limit;
     _Atomic uint64_t live_bytes; /* of all sessions */
     struct sg_residency residency;
@@ -126,26 +127,20 @@ struct sg_server {
     int stop_event, poke_event, epoll;
     _Atomic uint32_t stopping;
     int barriers; /* the kernel has membarrier for all processes */
-    pthread_mutex_t slots_lock; /* `session` below is read by sg_server_hold from any thread */
-    struct sg_slot {
-        sg_session *session;
-        int pidfd;
-        uint32_t pid;
-        uint64_t start;
-        uint64_t claiming_since; /* when a half-made claim was first seen */
-        int burying;
-    } slots[SG_DOOR_SLOTS];
+    pthread_mutex_t slots_lock; /* sessions of slots are read by sg_server_hold from any thread */
+    struct sg_doorway *doorways; /* doorway.h; in the order of the directories that were asked for */
+    uint32_t doorway_count;
 };
 #define SG_HAL_HAS(table, member) \
     ((table)->struct_size >= offsetof(struct sg_hal_table, member) + sizeof((table)->member) && (table)->member != NULL)
 
-_Static_assert(SG_DOOR_SLOTS == SG_SLICER_SLOTS, "a session is known to the slicer by its slot");
+#define SG_SERVER_TICK_MS 500 /* how often the loop and the watchers of bells look even if nobody woke them */
 
 /* session.c */
-sg_session *sg_session_create(sg_server *server, uint32_t slot, uint32_t rank, uint32_t sub, char why[96]);
+sg_session *sg_session_create(struct sg_doorway *doorway, uint32_t slot, uint32_t rank, uint32_t sub, char why[96]);
 /* Goes on with a session that another proxy wrote down (session_image.h); the files at `slot` are there.  It takes no message before
  * the cut lets it, and leaves the files alone until sg_session_take_over. */
-sg_session *sg_session_resume(sg_server *server, uint32_t slot, const uint8_t *image, uint64_t bytes, char why[96]);
+sg_session *sg_session_resume(struct sg_doorway *doorway, uint32_t slot, const uint8_t *image, uint64_t bytes, char why[96]);
 void sg_session_take_over(sg_session *session);
 void sg_session_end(sg_session *session, uint32_t how, uint32_t why_dead); /* any thread; returns at once */
 /* Counts the caller as one of its threads, unless `limit` are there (-EAGAIN) or it is over (-ESHUTDOWN). */

@@ -199,11 +199,23 @@ static int start(sg_server *server) {
     return error;
 }
 
+int sg_residency_full(const sg_server *server) { return atomic_load(&server->residency.count) >= SG_SLICER_SLOTS; }
+
+static uint32_t free_place(const struct sg_residency *r) {
+    uint32_t place = 0;
+    while (place < SG_SLICER_SLOTS && r->sessions[place] != NULL) place++;
+    return place;
+}
+
 int sg_residency_join(sg_session *s, char why[96]) {
     struct sg_residency *r = sg_residency_of(s);
     int error = 0;
     pthread_mutex_lock(&r->lock);
-    if (atomic_load(&r->count) != 0 || s->resumes) {
+    s->turn.place = free_place(r);
+    if (s->turn.place == SG_SLICER_SLOTS) {
+        error = -EBUSY;
+        snprintf(why, 96, "all %u sessions of this device proxy are taken", SG_SLICER_SLOTS);
+    } else if (atomic_load(&r->count) != 0 || s->resumes) {
         error = sg_residency_sliceable(s->server) ? start(s->server) : -ENOTSUP;
         if (error != 0)
             snprintf(why, 96, error == -ENOTSUP ? "rank %u: device %d cannot be shared by ranks; give each one of its own"
@@ -214,14 +226,14 @@ int sg_residency_join(sg_session *s, char why[96]) {
         int alone = r->slicer.resident == SG_SLICER_NOBODY && atomic_load(&r->count) == 0 && !s->resumes; /* its bytes are elsewhere */
         if (!alone) sg_attend(s, SG_ATTEND_AWAY);
         if (r->paused) sg_attend(s, SG_ATTEND_PAUSE);
-        r->sessions[s->slot] = s;
+        r->sessions[s->turn.place] = s;
         s->turn.joined = 1;
         atomic_fetch_add(&r->count, 1);
         sg_turns_account(r, now);
-        sg_slicer_set(&r->slicer, s->slot, SG_SLICE_PRESENT, now);
+        sg_slicer_set(&r->slicer, s->turn.place, SG_SLICE_PRESENT, now);
         if (alone) {
             atomic_store(&s->turn.resident, 1);
-            sg_slicer_switched(&r->slicer, s->slot, now, 0);
+            sg_slicer_switched(&r->slicer, s->turn.place, now, 0);
         }
         pthread_cond_broadcast(&r->changed);
     }
@@ -268,8 +280,8 @@ void sg_residency_leave(sg_session *s) {
     pthread_mutex_lock(&r->lock);
     uint64_t now = sg_now_ns();
     sg_turns_account(r, now);
-    r->sessions[s->slot] = NULL;
-    sg_slicer_set(&r->slicer, s->slot, 0, now);
+    r->sessions[s->turn.place] = NULL;
+    sg_slicer_set(&r->slicer, s->turn.place, 0, now);
     if (s->turn.resident) sg_slicer_switched(&r->slicer, SG_SLICER_NOBODY, now, 0);
     atomic_store(&s->turn.resident, 0);
     s->turn.joined = r->switching = 0;

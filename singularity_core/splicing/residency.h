@@ -60,6 +60,7 @@ struct sg_turn { /* a session's; guarded by the server's residency lock, but for
     _Atomic uint32_t polled;   /* while WATCH: a query found work undone; since then no call touched memory */
     _Atomic int resident;
     int joined, leaving, moving, parked, lead_ours, misses, ends, discarded;
+    uint32_t place; /* while joined: among the residency's sessions, and what the slicer knows it by */
     uint32_t inside, pins, wanting;
     uint64_t *gates; /* to be opened when it is resident */
     uint32_t gate_count, gate_room;
@@ -81,6 +82,7 @@ struct sg_residency {
 void sg_residency_open(struct sg_server *server, uint64_t wait_ns, uint64_t quantum_ns);
 void sg_residency_close(struct sg_server *server);
 int sg_residency_sliceable(const struct sg_server *server); /* the backend has what sharing needs */
+int sg_residency_full(const struct sg_server *server); /* SG_SLICER_SLOTS sessions share the device: no more can join */
 int sg_residency_join(struct sg_session *session, char why[96]); /* 0, or -errno */
 void sg_residency_leave(struct sg_session *session); /* its contexts are gone; frees its memory */
 /* The session ends: what it has queued never runs.  Any context may be current afterwards. */

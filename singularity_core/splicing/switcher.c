@@ -119,7 +119,7 @@ static void change_hands(sg_server *server, sg_session *out, sg_session *in, uin
     atomic_store(&in->turn.resident, 1);
     sg_attend_not(in, SG_ATTEND_AWAY);
     r->busy = CALL_RUNS; /* it wanted the device for something */
-    sg_slicer_switched(&r->slicer, in->slot, now, cost);
+    sg_slicer_switched(&r->slicer, in->turn.place, now, cost);
     sg_gates_open_due(in);
 }
 

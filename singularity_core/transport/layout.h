@@ -4,7 +4,8 @@
  * its comment names; the other side treats it as untrusted: it copies before it checks, and checks
  * before it uses.
  *
- * Files of one device proxy, in a private (0700) directory of /dev/shm:
+ * Files of one door, in a private (0700) directory of /dev/shm; a device proxy has one or more, one for each ordinal that ranks
+ * see and that its device serves:
  *   door                 struct sg_door: what the device is, and the slots that ranks claim
  *   <slot>.session       struct sg_session_page, replies, ring, staging (SG_SESSION_BYTES)
  *   <slot>.pinned        the session's page-locked window, sparse (SG_PINNED_WINDOW bytes)

@@ -16,6 +16,7 @@ from singularity_core.hal.registry import load_backend
 
 backend = load_backend("fake")
 directory = ffi.new("char[]", sys.argv[1].encode())
+directories = ffi.new("char *[]", [directory])
 library = ffi.new("char[]", str(backend.driver_library()).encode())
 why = ffi.new("char[256]")
 
@@ -40,7 +41,8 @@ def answer(command: str, server: object) -> str:
 with backend.open_device(0) as device:
     options = ffi.new("struct sg_server_options *")
     options.struct_size = ffi.sizeof("struct sg_server_options")
-    options.directory, options.driver_library = directory, library
+    options.directory_count, options.directories = 1, directories
+    options.driver_library = library
     options.hal = ffi.cast("struct sg_hal_table *", table_for(device))
     options.stop_fds = [-1] * 4
     running = lib.sg_server_create(options, why)

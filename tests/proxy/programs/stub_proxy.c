@@ -1,5 +1,5 @@
-/* stub_proxy DIRECTORY DRIVER: a proxy without Python, over the driver library and HAL that it is linked for
- * (proxy_hal).  Ends with SIGTERM, or when its stdin is closed.
+/* stub_proxy DIRECTORY DRIVER [DIRECTORY...]: a proxy without Python, with a door in each directory, over the driver library
+ * and HAL that it is linked for (proxy_hal).  Ends with SIGTERM, or when its stdin is closed.
  * Lines on stdin: "export RANK FILE" and "import RANK FILE", for the replay log; each answers one line. */
 #include <fcntl.h>
 #include <pthread.h>
@@ -17,6 +17,7 @@
 
 const struct sg_hal_table *proxy_hal(const char *driver); /* NULL: it has none */
 static sg_server *server;
+static uint32_t doors;
 static int stop_pipe[2]; /* its end ends the server, as a parent's does */
 
 static void on_term(int number) {
@@ -29,7 +30,7 @@ static uint8_t buffer[1 << 20];
 static void command(const char *what, unsigned rank, const char *path) {
     char why[256] = "no such session";
     sg_session *session = NULL;
-    for (uint32_t slot = 0; slot < SG_DOOR_SLOTS && session == NULL; slot++) {
+    for (uint32_t slot = 0; slot < doors * SG_DOOR_SLOTS && session == NULL; slot++) {
         session = sg_server_hold(server, slot);
         if (session == NULL || session->rank == rank) continue;
         sg_server_let_go(session);
@@ -63,9 +64,13 @@ int main(int argc, char **argv) {
     char why[256];
     pthread_t thread;
     sigset_t term;
-    if (argc != 3 || pipe2(stop_pipe, O_CLOEXEC) != 0) return 2; /* else a driver's children would keep it open */
-    struct sg_server_options options = {.struct_size = sizeof options, .directory = argv[1], .driver_library = argv[2],
-                                        .hal = proxy_hal(argv[2]), .stop_fds = {stop_pipe[0]}};
+    if (argc < 3 || pipe2(stop_pipe, O_CLOEXEC) != 0) return 2; /* else a driver's children would keep it open */
+    const char *driver = argv[2];
+    argv[2] = argv[1];
+    doors = (uint32_t)argc - 2;
+    struct sg_server_options options = {.struct_size = sizeof options, .directory_count = doors,
+                                        .directories = (const char *const *)argv + 2, .driver_library = driver,
+                                        .hal = proxy_hal(driver), .stop_fds = {stop_pipe[0]}};
     server = sg_server_create(&options, why);
     if (server == NULL) {
         fprintf(stderr, "stub_proxy: %s\n", why);

@@ -25,6 +25,7 @@ parser.add_argument("--quantum", type=float, default=0.0)
 arguments = parser.parse_args()
 backend = load_backend("fake")
 directory = ffi.new("char[]", arguments.directory.encode())
+directories = ffi.new("char *[]", [directory])
 exchange = ffi.new("char[]", arguments.exchange.encode()) if arguments.exchange else ffi.NULL
 library = ffi.new("char[]", str(backend.driver_library()).encode())
 why = ffi.new("char[256]")
@@ -40,7 +41,8 @@ def obey(server: object) -> None:
 with backend.open_device(0) as device:
     options = ffi.new("struct sg_server_options *")
     options.struct_size = ffi.sizeof("struct sg_server_options")
-    options.directory, options.driver_library = directory, library
+    options.directory_count, options.directories = 1, directories
+    options.driver_library = library
     options.hal = ffi.cast("struct sg_hal_table *", table_for(device))
     options.stop_fds = [-1] * 4
     options.proxy_count = 1
