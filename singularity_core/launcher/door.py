@@ -17,8 +17,8 @@ class Dead(enum.IntEnum):
 
 
 def mark_dead(directory: Path, why: Dead) -> bool:
-    """Tells the ranks of the proxy in `directory`; they look at least every 50 ms.  False when there is no
-    door (the proxy died before it made one)."""
+    """Tells the ranks that came through the door in `directory`; they look at least every 50 ms.  False when
+    there is none (the proxy died before it made it)."""
     from singularity_core._native import ffi
 
     try:

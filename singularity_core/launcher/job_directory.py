@@ -63,6 +63,12 @@ def _locked_root(root: Path, *, create: bool) -> Iterator[bool]:
             os.close(descriptor)
 
 
+def ordinal_path(job: Path, ordinal: int) -> Path:
+    """Where in the directory of `job` the door is through which ranks come to the device that they see as
+    `ordinal`, and the files of their sessions.  Whichever proxy serves that device puts them there."""
+    return job / f"ordinal-{ordinal}"
+
+
 class JobDirectory:
     """A job's directory, owned by this process and those that it forks without exec."""
 
@@ -80,13 +86,13 @@ class JobDirectory:
         """The open, locked owner file; who holds it owns the directory."""
         return self._lock
 
-    def device_path(self, ordinal: int) -> Path:
-        """Where the proxy of physical device `ordinal` puts its door and sessions."""
-        return self.path / f"device-{ordinal}"
+    def ordinal_path(self, ordinal: int) -> Path:
+        """`ordinal_path` of this job."""
+        return ordinal_path(self.path, ordinal)
 
-    def device_directory(self, ordinal: int) -> Path:
-        """`device_path`, made if need be."""
-        path = self.device_path(ordinal)
+    def ordinal_directory(self, ordinal: int) -> Path:
+        """`ordinal_path`, made if need be."""
+        path = self.ordinal_path(ordinal)
         path.mkdir(mode=0o700, exist_ok=True)
         return path
 

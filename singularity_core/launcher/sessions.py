@@ -28,7 +28,7 @@ class SessionFacts:
 
 
 def read_sessions(directory: Path) -> list[SessionFacts]:
-    """The sessions of the proxy with this `directory`, which may come and go meanwhile."""
+    """The sessions that came through the door in `directory`, which may come and go meanwhile."""
     from singularity_core._native import ffi, lib
 
     found = []
@@ -63,7 +63,7 @@ def sum_counters(counters: list[Counters]) -> Counters | None:
 
 
 def read_arena_bytes(directory: Path) -> int | None:
-    """What the proxy with this `directory` offers each rank, in bytes; None while its door is not open."""
+    """What the proxy behind the door in `directory` offers each rank, in bytes; None while it is not open."""
     from singularity_core._native import ffi, lib
 
     content = _read(directory / DOOR_FILE, ffi.sizeof("struct sg_door"))

@@ -13,13 +13,14 @@ from pathlib import Path
 
 from ..hal.cuda_wheels import nvrtc_library
 from .errors import LaunchError
+from .job_directory import ordinal_path
 from .processes import JOB_VARIABLE
 
 MAX_RANKS = 1024
 """Page-locked windows exist for global ranks below this (transport/layout.h)."""
 
 MAX_RANKS_PER_DEVICE = 64
-"""A door has this many slots (transport/layout.h)."""
+"""So many sessions can share a device (splicing/slicer.h)."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,11 @@ def visible_devices(device_of_rank: Sequence[int], devices: int) -> list[int]:
     their own, whatever the map.  Devices without a rank follow, up to the number of devices."""
     idle = [device for device in range(devices) if device not in device_of_rank]
     return [*device_of_rank, *idle][: max(len(device_of_rank), devices)]
+
+
+def ordinals_of(device: int, visible: Sequence[int]) -> list[int]:
+    """The ordinals behind which physical device `device` is, of `visible_devices`."""
+    return [ordinal for ordinal, behind in enumerate(visible) if behind == device]
 
 
 def build_command(target: Sequence[str], *, module: bool, no_python: bool) -> tuple[str, ...]:
@@ -156,8 +162,8 @@ def rank_environment(
     environment.pop("SINGULARITY_DEVICES", None)
     if settings.proxied:
         environment["SINGULARITY_DEVICES"] = ":".join(
-            str(job_directory / f"device-{device}")
-            for device in visible_devices(settings.device_of_rank, settings.devices)
+            str(ordinal_path(job_directory, ordinal))
+            for ordinal in range(len(visible_devices(settings.device_of_rank, settings.devices)))
         )
         # It chose the proxies' devices; a second time it would hide the wrong ones.
         environment.pop("CUDA_VISIBLE_DEVICES", None)

@@ -10,7 +10,7 @@ from .agent_messages import JobStatus, LogPaths, ProxyStatus, RankLogs, RankStat
 from .job_directory import JobDirectory
 from .pausing import Pausing
 from .sessions import SessionFacts, read_arena_bytes, read_sessions, sum_counters
-from .settings import JobSettings
+from .settings import JobSettings, ordinals_of, visible_devices
 
 if TYPE_CHECKING:
     from .supervisor import Member
@@ -30,7 +30,12 @@ def describe_job(
     `now` are of one monotonic clock."""
     proxies = {member.index: member for member in members if member.proxy}
     ranks = {member.index: member for member in members if not member.proxy}
-    facts = {device: read_sessions(directory.device_path(device)) for device in proxies}
+    visible = visible_devices(settings.device_of_rank, settings.devices)
+    doors = {
+        device: [directory.ordinal_path(ordinal) for ordinal in ordinals_of(device, visible)]
+        for device in proxies
+    }
+    facts = {device: [found for door in doors[device] for found in read_sessions(door)] for device in proxies}
     return JobStatus(
         job=directory.job,
         run_id=settings.run_id,
@@ -49,7 +54,7 @@ def describe_job(
                 device=device,
                 pid=member.process.pid,
                 state=_state(member, idle="starting" if not member.ready else "running"),
-                arena_bytes=read_arena_bytes(directory.device_path(device)),
+                arena_bytes=read_arena_bytes(doors[device][0]),
                 sessions=len(facts[device]),
             )
             for device, member in sorted(proxies.items())

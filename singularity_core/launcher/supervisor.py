@@ -38,7 +38,7 @@ from .output import Relay
 from .pausing import Pausing
 from .processes import Ending, die_with_parent, kill_all, kill_until_quiet, live_descendants
 from .report import Failure, describe_failure, say
-from .settings import JobSettings, proxy_environment, rank_environment, visible_devices
+from .settings import JobSettings, ordinals_of, proxy_environment, rank_environment, visible_devices
 from .status import describe_job, log_paths
 from .terminal import STANDARD_ERROR, STANDARD_OUTPUT, TERMINALS
 
@@ -97,7 +97,8 @@ class Supervisor:
         """Whether none of the job's processes is left, as before and after `run`."""
         self._wakeup = -1
         # also those that no rank is placed on: a rank may open any ordinal that it sees
-        self._devices = sorted(set(visible_devices(settings.device_of_rank, settings.devices)))
+        self._visible = visible_devices(settings.device_of_rank, settings.devices)
+        self._devices = sorted(set(self._visible))
         self._started = time.monotonic()
         self._make_cut = make_cut
         self._pausing = Pausing(
@@ -208,10 +209,12 @@ class Supervisor:
         command = [
             *(sys.executable, "-P", "-m", "singularity_core.proxy"),
             *("--backend", self._settings.backend, "--device", "0"),  # the one that it sees
-            *("--directory", str(self._directory.device_directory(device)), "--ready-fd", str(tell)),
+            *("--ready-fd", str(tell)),
             *("--exchange", str(self._directory.exchange_directory())),
             *("--proxy-index", str(self._devices.index(device)), "--proxy-count", str(len(self._devices))),
         ]
+        for ordinal in ordinals_of(device, self._visible):
+            command += ["--directory", str(self._directory.ordinal_directory(ordinal))]
         if self._settings.swap_limit is not None:
             command += ["--swap-limit", str(self._settings.swap_limit)]
         if self._settings.slice_wait is not None:
@@ -323,7 +326,8 @@ class Supervisor:
         for relay in member.relays:
             relay.close()
         if member.proxy:
-            mark_dead(self._directory.device_path(member.index), Dead.PROXY)
+            for ordinal in ordinals_of(member.index, self._visible):
+                mark_dead(self._directory.ordinal_path(ordinal), Dead.PROXY)
         if not self._ending and self._failure is None and (member.proxy or returncode != 0):
             self._failure = self._blame(member)
 

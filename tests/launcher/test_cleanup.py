@@ -261,7 +261,7 @@ def test_sweep_keeps_owned_directories(root: Path) -> None:
     stale = root / "stale"
     stale.mkdir()
     (stale / OWNER_FILE).touch()
-    (stale / "device-0").mkdir()
+    (stale / "ordinal-0").mkdir()
     assert stale_jobs(root) == [stale]
     assert sweep_stale_jobs(root) == ["stale"]
     assert owned.path.exists()

@@ -51,8 +51,8 @@ def test_without_the_library_preload_stays(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("rank", range(4))
 def test_own_ordinal_whatever_the_map(rank: int) -> None:
-    """The entry at LOCAL_RANK in a rank's list of devices is the device that serves it."""
+    """The entry at LOCAL_RANK in a rank's list of doors is a door of its own, shared device or not."""
     environment = rank_environment(job(), {}, rank, Path("/dev/shm/x"))
     devices = environment["SINGULARITY_DEVICES"].split(":")
     assert len(devices) == 4
-    assert devices[int(environment["LOCAL_RANK"])] == f"/dev/shm/x/device-{rank % 2}"
+    assert devices[int(environment["LOCAL_RANK"])] == f"/dev/shm/x/ordinal-{rank}"

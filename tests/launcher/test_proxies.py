@@ -64,7 +64,7 @@ def proxy_pid(launcher: Launcher, device: int) -> int:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         if b"singularity_core.proxy" not in words:
             continue
-        if words[words.index(b"--directory") + 1].endswith(b"/device-%d" % device):
+        if words[words.index(b"--proxy-index") + 1] == b"%d" % device:
             return pid
     raise AssertionError(f"device {device} has no proxy")
 

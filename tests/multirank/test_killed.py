@@ -24,7 +24,7 @@ def proxy_of(device: int) -> int:
     (pid,) = (
         pid
         for pid, command in processes_with(MARK, JOBS.mark).items()
-        if "singularity_core.proxy" in command and f"/device-{device} " in command + " "
+        if "singularity_core.proxy" in command and f"--proxy-index {device} " in command
     )
     return pid
 
