@@ -272,6 +272,7 @@ int sg_doorway_open(struct sg_doorway *doorway) {
 
 void sg_doorway_shut(struct sg_doorway *doorway) {
     atomic_store(&doorway->door->dead, SG_DEAD_PROXY); /* who waits at the door, too */
+    atomic_fetch_add(&doorway->door->bell, 1); /* a watcher that has seen no stop yet does not go to sleep */
     sg_futex_wake(&doorway->door->bell, INT_MAX);
     for (uint32_t i = 0; i < SG_DOOR_SLOTS; i++)
         if (doorway->slots[i].session != NULL) sg_session_end(doorway->slots[i].session, SG_ABORTS, SG_DEAD_PROXY);

@@ -134,7 +134,9 @@ struct sg_server {
 #define SG_HAL_HAS(table, member) \
     ((table)->struct_size >= offsetof(struct sg_hal_table, member) + sizeof((table)->member) && (table)->member != NULL)
 
+#ifndef SG_SERVER_TICK_MS
 #define SG_SERVER_TICK_MS 500 /* how often the loop and the watchers of bells look even if nobody woke them */
+#endif
 
 /* session.c */
 sg_session *sg_session_create(struct sg_doorway *doorway, uint32_t slot, uint32_t rank, uint32_t sub, char why[96]);

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,7 +28,7 @@ CORE = ROOT / "singularity_core"
 
 @pytest.fixture(scope="session")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Directory with stub_proxy, rank, fuzz and the stub driver."""
+    """Directory with stub_proxy, rank, doors, fuzz and the stub driver."""
     if shutil.which("gcc") is None:
         pytest.fail("gcc is not installed: these tests build C programs")
     out = tmp_path_factory.mktemp("programs")
@@ -39,8 +40,10 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     compile_c(out / "libstub.so", [PROGRAMS / "stub_driver.c"], "-shared")
     stub_proxy = [PROGRAMS / "stub_proxy.c", PROGRAMS / "stub_ops.c", *server]
-    compile_c(out / "stub_proxy", stub_proxy, "-DSG_FOLLOWER_MS=5000")
+    # so long that a rank gives up when it is nothing else that wakes the proxy
+    compile_c(out / "stub_proxy", stub_proxy, "-DSG_FOLLOWER_MS=5000", "-DSG_SERVER_TICK_MS=40000")
     compile_c(out / "rank", [PROGRAMS / "rank.c", *link])
+    compile_c(out / "doors", [PROGRAMS / "doors.c", *link])
     compile_c(out / "fuzz", [PROGRAMS / "fuzz.c", *link])
     return out
 
@@ -55,25 +58,33 @@ class StubProxy:
     """A running stub proxy and the ranks that tests start beside it."""
 
     programs: Path
-    directory: Path
+    directories: list[Path]
+    """Of its doors."""
     process: subprocess.Popen[str]
     ranks: list[subprocess.Popen[str]] = field(default_factory=list)
 
+    @property
+    def directory(self) -> Path:
+        """Of its first door."""
+        return self.directories[0]
+
     def start(
-        self, rank: int, *scenarios: str, close: bool = True, program: str = "rank"
+        self, rank: int, *scenarios: str, close: bool = True, program: str = "rank", door: int = 0
     ) -> subprocess.Popen[str]:
         """A rank process that runs the scenarios one after the other."""
         variables = environment() | ({} if close else {"RANK_NO_CLOSE": "1"})
         process = subprocess.Popen(
-            [*PREFIX, str(self.programs / program), str(self.directory), str(rank), *scenarios],
+            [*PREFIX, str(self.programs / program), str(self.directories[door]), str(rank), *scenarios],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables,
         )  # fmt: skip
         self.ranks.append(process)
         return process
 
-    def run(self, rank: int, *scenarios: str, close: bool = True, program: str = "rank") -> str:
+    def run(
+        self, rank: int, *scenarios: str, close: bool = True, program: str = "rank", door: int = 0
+    ) -> str:
         """As `start`, to the end; its output.  Fails when the rank fails."""
-        process = self.start(rank, *scenarios, close=close, program=program)
+        process = self.start(rank, *scenarios, close=close, program=program, door=door)
         out, err = process.communicate(timeout=60 * SLOW)
         assert process.returncode == 0, f"rank {rank} {scenarios}: {process.returncode}\n{out}{err}"
         return out
@@ -121,25 +132,34 @@ class StubProxy:
                     stream.close()
 
 
-@pytest.fixture
-def proxy(programs: Path) -> Iterator[StubProxy]:
+@contextmanager
+def stub_proxy(programs: Path, doors: int = 1) -> Iterator[StubProxy]:
     """A fresh stub proxy; afterwards it must stop in good order and leave no file behind."""
-    directory = Path(tempfile.mkdtemp(prefix="singularity-test-", dir="/dev/shm"))
+    made = [Path(tempfile.mkdtemp(prefix="singularity-test-", dir="/dev/shm")) for _ in range(doors)]
+    first, *others = map(str, made)
     process = subprocess.Popen(
-        [*PREFIX, str(programs / "stub_proxy"), str(directory), str(programs / "libstub.so")],
+        [*PREFIX, str(programs / "stub_proxy"), first, str(programs / "libstub.so"), *others],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(),
     )  # fmt: skip
-    stub = StubProxy(programs, directory, process)
+    stub = StubProxy(programs, made, process)
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n", process.communicate()[1]
         yield stub
         if process.poll() is None:
             stub.stop()
-        assert list(directory.iterdir()) == []
+        assert [path for directory in made for path in directory.iterdir()] == []
     finally:
         stub.kill_all()
-        shutil.rmtree(directory, ignore_errors=True)
+        for directory in made:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def proxy(programs: Path) -> Iterator[StubProxy]:
+    """A stub proxy with one door."""
+    with stub_proxy(programs) as stub:
+        yield stub
 
 
 class PureModule(Protocol):

@@ -32,6 +32,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.param("unknown", id="a device that cannot say does not rest"),
         pytest.param("busy", id="nothing is moved before the device says that it has settled"),
         pytest.param("trim", id="a session without an image has no pages to give back"),
+        pytest.param("full", id="a session has a place of its own, or is refused when all are taken"),
         pytest.param("errors", id="a sticky error overwrites one that the rank has not asked for"),
     ],
 )

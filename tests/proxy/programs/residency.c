@@ -41,8 +41,7 @@ static const struct sg_hal_table hal = {.abi = SG_HAL_ABI, .struct_size = sizeof
                                         .copy_to_device = copy_to_device, .gate_make = gate_make, .gate_open = gate_open,
                                         .settle = settle, .discard = discard};
 
-static sg_session *come(uint32_t slot) {
-    char why[96] = "";
+static sg_session *make(uint32_t slot) {
     sg_session *s = calloc(1, sizeof *s);
     s->server = &server;
     s->slot = s->rank = slot;
@@ -50,7 +49,14 @@ static sg_session *come(uint32_t slot) {
     s->page = calloc(1, sizeof *s->page);
     s->ring = calloc(SG_RING_LINES, SG_LINE);
     pthread_mutex_init(&s->arena_lock, NULL);
-    expect(sg_memory_begin(s) == 0 && sg_residency_join(s, why) == 0, why);
+    expect(sg_memory_begin(s) == 0, "no memory for a session");
+    return s;
+}
+
+static sg_session *come(uint32_t slot) {
+    char why[96] = "";
+    sg_session *s = make(slot);
+    expect(sg_residency_join(s, why) == 0, why);
     return s;
 }
 
@@ -166,6 +172,28 @@ static void errors(void) {
     free(s.page);
 }
 
+/* ---- more sessions than places ---------------------------------------------------------------------------------- */
+static void full(void) {
+    sg_session *all[SG_SLICER_SLOTS], *late;
+    char why[96] = "";
+    open_server();
+    late = make(3); /* its slot, of another door, says nothing */
+    on_settle = at_rest;
+    for (uint32_t i = 0; i < SG_SLICER_SLOTS; i++) all[i] = come(i / 2);
+    for (uint32_t i = 0; i < SG_SLICER_SLOTS; i++)
+        expect(server.residency.sessions[all[i]->turn.place] == all[i], "two sessions have one place");
+    expect(sg_residency_full(&server), "there is room");
+    expect(sg_residency_join(late, why) == -EBUSY && !late->turn.joined, "one too many came in");
+    expect(strcmp(why, "all 64 sessions of this device proxy are taken") == 0, why);
+    uint32_t place = all[40]->turn.place;
+    go(all[40]);
+    expect(!sg_residency_full(&server) && sg_residency_join(late, why) == 0, "who went left no room");
+    expect(late->turn.place == place && server.residency.sessions[place] == late, "a place was lost");
+    all[40] = late;
+    for (uint32_t i = 0; i < SG_SLICER_SLOTS; i++) go(all[i]);
+    sg_residency_close(&server);
+}
+
 int main(int argc, char **argv) {
     const char *what = argc == 2 ? argv[1] : "";
     if (strcmp(what, "rest") == 0) rest(0);
@@ -174,6 +202,7 @@ int main(int argc, char **argv) {
     else if (strcmp(what, "busy") == 0) busy();
     else if (strcmp(what, "trim") == 0) trim();
     else if (strcmp(what, "errors") == 0) errors();
+    else if (strcmp(what, "full") == 0) full();
     else return 2;
     puts("good");
     return 0;
