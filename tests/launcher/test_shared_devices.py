@@ -32,7 +32,7 @@ for turn in range(4):
     for offset in (0, size // 2, size - chunk):
         check(cuda.cuMemcpyDtoH_v2(back, ctypes.c_uint64(address.value + offset), ctypes.c_size_t(chunk)))
         assert bytes(back) == bytes([16 * turn + rank]) * chunk, (turn, rank)
-print("fine", flush=True)
+os.write(1, b"fine\\n")  # at once: print would mix the lines of several ranks
 if "stay" in sys.argv:
     pathlib.Path(f"up-{rank}").touch()
     time.sleep(1000)
@@ -72,6 +72,7 @@ def test_status_counts_switches(launcher: Launcher) -> None:
     start_staying(launcher)
     done = control("status", "sharing", "--json")
     (job,) = json.loads(done.stdout)["jobs"]
+    assert [(proxy["device"], proxy["sessions"]) for proxy in job["proxies"]] == [(0, 3)]
     counters = [rank["counters"] for rank in job["ranks"]]
     assert all(one["live_bytes"] >= 45 << 20 for one in counters)
     assert sum(one["switches"] for one in counters) >= 4 * 2
