@@ -6,6 +6,6 @@ cd "$(dirname "$0")/../.."
 for sanitizer in address thread; do
     echo "== $sanitizer"
     SINGULARITY_TEST_SANITIZER=$sanitizer SINGULARITY_TEST_FUZZ_MESSAGES=${SINGULARITY_TEST_FUZZ_MESSAGES:-200000} \
-        "${PYTHON:-python3}" -m pytest -q -p no:cacheprovider tests/proxy/test_sessions.py tests/proxy/test_fuzz.py \
-        tests/proxy/test_residency.py "$@"
+        "${PYTHON:-python3}" -m pytest -q -p no:cacheprovider tests/proxy/test_sessions.py tests/proxy/test_doors.py \
+        tests/proxy/test_fuzz.py tests/proxy/test_residency.py "$@"
 done
