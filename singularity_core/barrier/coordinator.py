@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,19 @@ OPERATIONS = (
     "receive",
 )
 MAX_RANKS = 1024
+
+
+def carry_communicators(old: Path, new: Path, proxy_of_rank: Sequence[int]) -> None:
+    """Takes the communicators of a job at rest from one exchange directory to another, for proxies that go on
+    with their members: `proxy_of_rank` is the index there of the one that will serve each global rank.
+    `CutError` when that cannot be; `old` is as it was."""
+    from singularity_core._native import ffi, lib
+
+    why = ffi.new("char[256]")
+    proxies = ffi.new("uint32_t[]", MAX_RANKS)
+    proxies[0 : len(proxy_of_rank)] = list(proxy_of_rank)
+    if lib.sg_rosters_carry(os.fsencode(old), os.fsencode(new), proxies, why) != 0:
+        raise CutError(ffi.string(why).decode(errors="replace"))
 
 
 def state_of(seen: Any) -> str:
@@ -84,6 +97,25 @@ class BoardCut:
         self._lib.sg_survey_freeze(self._survey, 0)
         self._lib.sg_survey_number(self._survey, 0)
         self._state = CutState.RELEASING
+
+    # ---- other proxies go on ---------------------------------------------------------------------------
+
+    def hand_over(self) -> None:
+        """Tells the proxies to write down their sessions (see `Cut`)."""
+        self._lib.sg_survey_hand_over(self._survey)
+
+    def handed_over(self) -> bool:
+        """Whether all have (see `Cut`)."""
+        why = self._ffi.new("char[256]")
+        found = self._lib.sg_survey_handed(self._survey, why)
+        if found < 0:
+            raise CutError(self._ffi.string(why).decode(errors="replace"))
+        return bool(found)
+
+    def freeze_ahead(self) -> None:
+        """Whoever comes stands at this cut (see `Cut`)."""
+        self._lib.sg_survey_freeze(self._survey, 1)
+        self._state = CutState.ACQUIRED
 
     def poll(self) -> Progress:
         """Looks, and goes on where that is possible (see `Cut`)."""

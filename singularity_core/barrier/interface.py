@@ -62,3 +62,15 @@ class Cut(Protocol):
 
     def release(self) -> None:
         """Lets everybody go on, however far the cut was.  Over when `poll` says `CutState.OPEN`."""
+
+    def hand_over(self) -> None:
+        """The cut is acquired: tells the proxies to write down their sessions, for others to go on with."""
+
+    def handed_over(self) -> bool:
+        """Whether all have.  `CutError` says why one cannot; it can go on itself."""
+
+    def freeze_ahead(self) -> None:
+        """Nobody is here yet: whoever comes stands at this cut, which is acquired, until it is released."""
+
+    def close(self) -> None:
+        """Forgets what it looks at.  What is held stays held."""

@@ -311,6 +311,7 @@ int sg_survey_frozen(const struct sg_survey *s) {
 }
 
 void sg_survey_hand_over(struct sg_survey *s) {
+    sg_store(&s->board->refusing, 0);
     sg_store(&s->board->hand, sg_load(&s->board->freeze));
     sg_futex_wake((_Atomic uint32_t *)&s->board->freeze, INT_MAX);
 }

@@ -26,6 +26,18 @@ static int check_directory(struct sg_doorway *doorway, const char *directory, ch
     return 0;
 }
 
+/* Whose the door is.  Ranks look whether that process lives: while the words change, they take it for granted (0). */
+static void sign(struct sg_door *door) {
+    __atomic_store_n(&door->proxy_start, 0, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&door->proxy_pid, (uint32_t)getpid(), __ATOMIC_SEQ_CST);
+    __atomic_store_n(&door->proxy_start, sg_process_start((uint32_t)getpid()), __ATOMIC_SEQ_CST);
+}
+
+static int guard(struct sg_doorway *doorway) {
+    static _Atomic uint32_t no_flag; /* a truncated door blinds us to new ranks; sessions go on */
+    return sg_fault_guard(doorway->door, sizeof *doorway->door, &no_flag);
+}
+
 static int make_door(struct sg_doorway *doorway, char why[256]) {
     char path[4096];
     snprintf(path, sizeof path, "%s/door", doorway->directory);
@@ -42,17 +54,33 @@ static int make_door(struct sg_doorway *doorway, char why[256]) {
     doorway->door = at;
     doorway->door->magic = SG_DOOR_MAGIC;
     doorway->door->protocol = SG_PROTOCOL;
-    doorway->door->proxy_pid = (uint32_t)getpid();
-    doorway->door->proxy_start = sg_process_start((uint32_t)getpid());
-    static _Atomic uint32_t no_flag; /* a truncated door blinds us to new ranks; sessions go on */
-    return sg_fault_guard(doorway->door, sizeof *doorway->door, &no_flag);
+    sign(doorway->door);
+    return guard(doorway);
+}
+
+/* The door of a proxy whose sessions this one takes over. */
+static int open_door(struct sg_doorway *doorway, char why[256]) {
+    char path[4096];
+    struct stat status;
+    snprintf(path, sizeof path, "%s/door", doorway->directory);
+    int fd = open(path, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+    int error = fd < 0 || fstat(fd, &status) != 0 ? errno : (uint64_t)status.st_size < sizeof *doorway->door ? EPROTO : 0;
+    void *at = error != 0 ? MAP_FAILED : mmap(NULL, sizeof *doorway->door, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (error == 0 && at == MAP_FAILED) error = errno;
+    if (fd >= 0) close(fd);
+    if (error == 0) doorway->door = at;
+    if (error == 0 && (doorway->door->magic != SG_DOOR_MAGIC || doorway->door->protocol != SG_PROTOCOL)) error = EPROTO;
+    if (error == 0) return guard(doorway);
+    snprintf(why, 256, "cannot open %.180s: %s", path, strerror(error));
+    return -1;
 }
 
 int sg_doorway_make(struct sg_doorway *doorway, sg_server *server, uint32_t index, const char *directory, char why[256]) {
     doorway->server = server;
     doorway->first = index * SG_DOOR_SLOTS;
     for (uint32_t i = 0; i < SG_DOOR_SLOTS; i++) doorway->slots[i].pidfd = -1;
-    return check_directory(doorway, directory, why) == 0 ? make_door(doorway, why) : -1;
+    if (check_directory(doorway, directory, why) != 0) return -1;
+    return server->resumes ? open_door(doorway, why) : make_door(doorway, why);
 }
 
 /* ---- claims ------------------------------------------------------------------------------------------------- */
@@ -65,7 +93,7 @@ static void forget_claimant(struct sg_slot *slot) {
     if (slot->pidfd >= 0) close(slot->pidfd); /* leaves the epoll set with its last descriptor */
     slot->pidfd = -1;
     slot->claiming_since = 0;
-    slot->burying = 0;
+    slot->burying = slot->died = 0;
 }
 
 /* The slot of the session that has this window, whatever door it came through; NULL: none. */
@@ -200,10 +228,22 @@ static void finish_session(struct sg_doorway *doorway, uint32_t index) {
     sg_server_poke(doorway->server); /* its successor may be waiting in a slot that was looked at already */
 }
 
+static void bury_claimant(struct sg_doorway *doorway, uint32_t index) {
+    struct sg_slot *slot = &doorway->slots[index];
+    slot->died = 0;
+    if (slot->session != NULL) {
+        sg_session_end(slot->session, SG_ABORTS, SG_DEAD_CLOSED);
+    } else {
+        forget_claimant(slot);
+        set_state(&doorway->door->slots[index], SG_SLOT_FREE);
+    }
+}
+
 static void look_at(struct sg_doorway *doorway, uint32_t index) {
     struct sg_slot *slot = &doorway->slots[index];
     uint32_t state = atomic_load(&doorway->door->slots[index].state);
     sg_session *s = slot->session;
+    if (slot->died) bury_claimant(doorway, index);
     if (s == NULL && slot->pidfd >= 0) return; /* taken by one who broke the protocol */
     if (s == NULL) {
         if (state == SG_SLOT_CLAIMED && !atomic_load(&doorway->server->stopping)) serve_claim(doorway, index);
@@ -225,12 +265,7 @@ static void look_at(struct sg_doorway *doorway, uint32_t index) {
 void sg_doorway_claimant_died(struct sg_doorway *doorway, uint32_t index) {
     struct sg_slot *slot = &doorway->slots[index];
     epoll_ctl(doorway->server->epoll, EPOLL_CTL_DEL, slot->pidfd, NULL);
-    if (slot->session != NULL) {
-        sg_session_end(slot->session, SG_ABORTS, SG_DEAD_CLOSED);
-    } else {
-        forget_claimant(slot);
-        set_state(&doorway->door->slots[index], SG_SLOT_FREE);
-    }
+    slot->died = 1;
 }
 
 void sg_doorway_look(struct sg_doorway *doorway) {
@@ -265,6 +300,7 @@ int sg_doorway_open(struct sg_doorway *doorway) {
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     doorway->watched = error == 0;
     if (error != 0) return error;
+    if (doorway->server->resumes) return 0;
     doorway->door->device = doorway->server->described;
     atomic_store(&doorway->door->ready, 1);
     return 0;
@@ -294,6 +330,42 @@ void sg_doorway_remove(struct sg_doorway *doorway) {
     if (doorway->door == NULL) return; /* the one in the directory, if any, is another proxy's */
     snprintf(path, sizeof path, "%s/door", doorway->directory), unlink(path);
     sg_fault_forget(doorway->door);
+}
+
+/* ---- changing proxies (handover.c) ------------------------------------------------------------------------------ */
+int sg_doorway_changes(const struct sg_doorway *doorway) {
+    int changes = 0;
+    for (uint32_t i = 0; i < SG_DOOR_SLOTS; i++) {
+        const struct sg_slot *slot = &doorway->slots[i];
+        changes |= slot->died || (slot->session != NULL && atomic_load(&slot->session->ending) != SG_GOES_ON);
+    }
+    return changes;
+}
+
+int sg_doorway_is_taken(const struct sg_doorway *doorway, uint32_t slot) {
+    uint32_t state = atomic_load(&doorway->door->slots[slot].state);
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%u.image", doorway->directory, slot);
+    return state == SG_SLOT_OPEN || state == SG_SLOT_CLOSING || access(path, F_OK) == 0;
+}
+
+int sg_doorway_seat(struct sg_doorway *doorway, uint32_t index, sg_session *session, uint32_t pid, uint64_t start) {
+    struct sg_slot *slot = &doorway->slots[index];
+    slot->pid = pid;
+    slot->start = start;
+    set_session(doorway, index, session);
+    slot->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+    return slot->pidfd < 0 ? -1 : watch(doorway, index);
+}
+
+void sg_doorway_take_over(struct sg_doorway *doorway) {
+    char path[4096];
+    sign(doorway->door);
+    for (uint32_t i = 0; i < SG_DOOR_SLOTS; i++) {
+        if (doorway->slots[i].session == NULL) continue;
+        sg_session_take_over(doorway->slots[i].session);
+        snprintf(path, sizeof path, "%s/%u.image", doorway->directory, i), unlink(path);
+    }
 }
 
 void sg_doorway_unmap(struct sg_doorway *doorway) {

@@ -15,7 +15,7 @@ struct sg_slot {
     uint32_t pid;
     uint64_t start;
     uint64_t claiming_since; /* when a half-made claim was first seen */
-    int burying;
+    int burying, died;
 };
 
 struct sg_doorway {
@@ -28,7 +28,8 @@ struct sg_doorway {
     struct sg_slot slots[SG_DOOR_SLOTS];
 };
 
-/* Makes the door in `directory`; nobody is served yet.  0, or -1 with `why`; to be removed all the same. */
+/* Makes the door in `directory`, or opens the one of the proxy whose sessions the server takes over; nobody is served yet.  0, or -1
+ * with `why`; to be removed all the same. */
 int sg_doorway_make(struct sg_doorway *doorway, sg_server *server, uint32_t index, const char *directory, char why[256]);
 int sg_doorway_open(struct sg_doorway *doorway); /* ranks may come: 0, or -errno */
 void sg_doorway_look(struct sg_doorway *doorway); /* at all slots: claims, good-byes, what has been buried */
@@ -40,5 +41,11 @@ void sg_doorway_join(struct sg_doorway *doorway);
 /* The door's file, and those of sessions that did not end, are gone; the mappings stay for the latter's threads. */
 void sg_doorway_remove(struct sg_doorway *doorway);
 void sg_doorway_unmap(struct sg_doorway *doorway);
+
+/* handover.c.  changes: some session of it is not just there; is_taken: by the door's own words, before this proxy has sessions. */
+int sg_doorway_changes(const struct sg_doorway *doorway);
+int sg_doorway_is_taken(const struct sg_doorway *doorway, uint32_t slot);
+int sg_doorway_seat(struct sg_doorway *doorway, uint32_t slot, sg_session *session, uint32_t pid, uint64_t start); /* 0 or -1 with errno */
+void sg_doorway_take_over(struct sg_doorway *doorway); /* it is this proxy's: says so, and to its sessions */
 
 #endif

@@ -30,8 +30,10 @@ struct sg_server_options {
     const char *exchange;
     uint32_t proxy_index, proxy_count;
     uint64_t swap_limit, slice_wait_ns, slice_quantum_ns;
+    uint32_t resumes;
 };
 sg_server *sg_server_create(const struct sg_server_options *options, char *why);
+int sg_server_resume(sg_server *server, char *why);
 int sg_server_run(sg_server *server);
 void sg_server_stop(sg_server *server);
 void sg_server_destroy(sg_server *server);

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
 import signal
 import socket
 import sys
@@ -24,6 +25,7 @@ from singularity_core.hal import Backend, Device, HalError, Unavailable, Unsuppo
 from singularity_core.hal.native_table import table_for
 from singularity_core.hal.registry import load_backend
 
+PREPARED_LINE: Final = b"prepared\n"
 READY_LINE: Final = b"ready\n"
 EXIT_USAGE: Final = 2
 EXIT_UNAVAILABLE: Final = 69  # EX_UNAVAILABLE: the device or its backend cannot be opened here
@@ -67,6 +69,9 @@ class ProxySettings:
     """Host memory for what is swapped out, in bytes; 0: the server's default."""
     slice_wait: float = 0.0
     """Seconds that a rank with nothing to run keeps a device that others want; 0: the server's default."""
+    resume_fd: int | None = None
+    """Takes over the doors and sessions of other proxies: opens the device, says so on `ready_fd`, and waits
+    until something comes here: the others have written their sessions.  When it is closed instead: ends."""
 
 
 def parse_bytes(text: str) -> int:
@@ -102,6 +107,10 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> ProxySettings:
     )
     option("--proxy-index", type=int, default=0, help="which of them this is, from 0")
     option("--proxy-count", type=int, default=1, help="how many share it")
+    option(
+        "--resume-fd", type=int, default=None, metavar="FD",
+        help="take over the doors and sessions of other proxies, once something comes from this descriptor",
+    )  # fmt: skip
     option("--swap-limit", type=parse_bytes, default=0, help="host memory for what is swapped out")
     option("--slice-wait", type=float, default=0.0, help="seconds that an idle rank keeps a shared device")
     found = parser.parse_args(arguments)
@@ -109,7 +118,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> ProxySettings:
         parser.error("several proxies need --exchange, and --proxy-index must be below --proxy-count")
     return ProxySettings(
         found.backend, found.device, tuple(found.directory), found.arena, found.ready_fd, found.exchange,
-        found.proxy_index, found.proxy_count, found.swap_limit, found.slice_wait,
+        found.proxy_index, found.proxy_count, found.swap_limit, found.slice_wait, found.resume_fd,
     )  # fmt: skip
 
 
@@ -180,6 +189,16 @@ def announce(ready_fd: int | None) -> None:
         os.close(ready_fd)
 
 
+def _await_sessions(ready_fd: int | None, resume_fd: int, stop: StopSources) -> bool:
+    """Says that the device is open, and waits until the sessions are there.  False: nobody wants it now."""
+    if ready_fd is not None:
+        with suppress(BrokenPipeError):
+            os.write(ready_fd, PREPARED_LINE)
+    sources = [source for source in stop.descriptors() if source >= 0]
+    ready, _, _ = select.select([resume_fd, *sources], [], [])
+    return ready == [resume_fd] and bool(os.read(resume_fd, 1))
+
+
 def serve(settings: ProxySettings) -> None:
     """Serves until told to stop, then removes the files that it made.
 
@@ -215,6 +234,7 @@ def _serve_device(settings: ProxySettings, library: Path, device: Device, stop: 
     options.proxy_index, options.proxy_count = settings.proxy_index, settings.proxy_count
     options.swap_limit = settings.swap_limit
     options.slice_wait_ns = int(settings.slice_wait * 1e9)
+    options.resumes = settings.resume_fd is not None
     server = lib.sg_server_create(options, why)
     if server == ffi.NULL:
         raise ProxyError(
@@ -222,6 +242,12 @@ def _serve_device(settings: ProxySettings, library: Path, device: Device, stop: 
             f"{ffi.string(why).decode(errors='replace')}."
         )
     try:
+        if settings.resume_fd is not None:
+            if not _await_sessions(settings.ready_fd, settings.resume_fd, stop):
+                return
+            if lib.sg_server_resume(server, why) != 0:
+                said = ffi.string(why).decode(errors="replace")
+                raise ProxyError(f"The sessions cannot go on here: {said}.")
         announce(settings.ready_fd)
         error = lib.sg_server_run(server)
         if error != 0:

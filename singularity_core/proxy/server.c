@@ -108,11 +108,14 @@ sg_server *sg_server_create(const struct sg_server_options *options, char why[25
     sg_residency_open(server, options->slice_wait_ns != 0 ? options->slice_wait_ns : SLICE_WAIT_NS,
                       options->slice_quantum_ns != 0 ? options->slice_quantum_ns : SLICE_QUANTUM_NS);
     pthread_mutex_init(&server->slots_lock, NULL);
+    pthread_mutex_init(&server->loop_lock, NULL);
+    server->resumes = server->handed = options->struct_size >= sizeof *options && options->resumes != 0;
     int good = check_options(options, why) == 0 && sg_fault_install() == 0 && make_doors(server, options, why) == 0;
     if (good) {
         server->hal = options->hal;
         server->proxy_index = options->proxy_index;
         server->swap_limit = options->swap_limit != 0 ? options->swap_limit : half_of_host_memory();
+        if (server->resumes) sg_server_hold_all(server, 1, 0); /* whoever comes waits for the cut to let go */
         good = open_events(server, options, why) == 0 && open_driver(server, options, why) == 0 &&
                sg_memory_open(server, options->arena_bytes, why) == 0 && sg_communication_open(server, options, why) == 0 &&
                sg_rest_open(server) == 0;
@@ -138,13 +141,15 @@ static void clear_event(int fd) {
 static int turn(sg_server *server, int timeout_ms) {
     struct epoll_event events[16];
     int stop = 0, count = epoll_wait(server->epoll, events, 16, timeout_ms);
+    pthread_mutex_lock(&server->loop_lock);
     for (int i = 0; i < count; i++) {
         uint32_t tag = events[i].data.u32;
         if (tag == TAG_STOP) stop = 1;
         else if (tag == TAG_POKE) clear_event(server->poke_event);
         else sg_doorway_claimant_died(&server->doorways[tag / SG_DOOR_SLOTS], tag % SG_DOOR_SLOTS);
     }
-    for (uint32_t i = 0; i < server->doorway_count; i++) sg_doorway_look(&server->doorways[i]);
+    for (uint32_t i = 0; i < server->doorway_count && !server->handed; i++) sg_doorway_look(&server->doorways[i]);
+    pthread_mutex_unlock(&server->loop_lock);
     sg_residency_tick(server);
     return !stop;
 }
@@ -153,6 +158,15 @@ static uint32_t sessions(const sg_server *server) {
     uint32_t count = 0;
     for (uint32_t i = 0; i < server->doorway_count; i++) count += sg_doorway_sessions(&server->doorways[i]);
     return count;
+}
+
+/* 1: the sessions are another proxy's still, or again. */
+static int left_handed(sg_server *server) {
+    pthread_mutex_lock(&server->loop_lock);
+    if (!server->resumes) server->handed = 0; /* who stops while they are handed has them */
+    int left = server->resumes;
+    pthread_mutex_unlock(&server->loop_lock);
+    return left;
 }
 
 static void end_all(sg_server *server) {
@@ -172,7 +186,7 @@ int sg_server_run(sg_server *server) {
     for (uint32_t i = 0; i < server->doorway_count && error == 0; i++) error = sg_doorway_open(&server->doorways[i]);
     while (error == 0 && turn(server, SG_SERVER_TICK_MS)) continue;
     atomic_store(&server->stopping, 1);
-    end_all(server);
+    if (!left_handed(server)) end_all(server);
     for (uint32_t i = 0; i < server->doorway_count; i++) sg_doorway_join(&server->doorways[i]);
     return error;
 }
@@ -201,6 +215,7 @@ void sg_server_let_go(sg_session *session) { sg_session_leave(session); }
 
 void sg_server_destroy(sg_server *server) {
     uint32_t stuck = sessions(server);
+    if (server->resumes) return; /* what it has mapped is another proxy's: all ends with this process */
     for (uint32_t i = 0; i < server->doorway_count; i++) sg_doorway_remove(&server->doorways[i]);
     if (stuck != 0) return; /* their threads still use what they use: only the files go */
     sg_rest_close(server);
@@ -216,6 +231,7 @@ void sg_server_destroy(sg_server *server) {
     if (server->epoll >= 0) close(server->epoll);
     /* The library stays loaded: drivers keep threads and exit handlers of their own. */
     sg_residency_close(server);
+    pthread_mutex_destroy(&server->loop_lock);
     pthread_mutex_destroy(&server->slots_lock);
     free(server->doorways);
     free(server);

@@ -141,8 +141,11 @@ struct sg_server_options {
     uint64_t swap_limit;         /* host memory for what is swapped out, in bytes; 0: the server's default */
     uint64_t slice_wait_ns;      /* rule (c) of splicing/slicer.h: the least that it waits; 0: 2 ms */
     uint64_t slice_quantum_ns;   /* rule (d): likewise; 0: 10 s */
+    uint32_t resumes;            /* 1: takes over the doors and sessions of other proxies, at rest; see sg_server_resume */
 };
 sg_server *sg_server_create(const struct sg_server_options *options, char why[256]);
+/* Of a server that was created to take over (`resumes`): makes the sessions that the others have written.  0, or -1 with `why`. */
+int sg_server_resume(sg_server *server, char why[256]);
 int sg_server_run(sg_server *server);   /* returns after sg_server_stop; 0 or -errno */
 void sg_server_stop(sg_server *server); /* async-signal-safe; any thread, until destroy is called */
 void sg_server_destroy(sg_server *server);

@@ -241,7 +241,7 @@ static sg_session *create(struct sg_doorway *doorway, uint32_t slot, uint32_t ra
     if (error == 0) error = sg_worker_start(s);
     if (error == 0) return s;
     sg_communication_quit(s);
-    server->base.context_set(server->context);
+    s->server->base.context_set(s->server->context);
     sg_handles_take_all(&s->handles, destroy, s);
     sg_calls_session_end(s);
     sg_communication_end(s);
@@ -264,7 +264,10 @@ sg_session *sg_session_resume(struct sg_doorway *doorway, uint32_t slot, const u
     return NULL;
 }
 
-void sg_session_take_over(sg_session *s) { s->resumes = 0; }
+void sg_session_take_over(sg_session *s) {
+    s->resumes = 0;
+    for (uint32_t i = 0; i < 32; i++) sg_count(s, i, 0); /* the page shows what the other had counted */
+}
 
 /* ---- end -------------------------------------------------------------------------------------------------- */
 void sg_session_end(sg_session *s, uint32_t how, uint32_t why_dead) {

@@ -130,6 +130,9 @@ struct sg_server {
     pthread_mutex_t slots_lock; /* sessions of slots are read by sg_server_hold from any thread */
     struct sg_doorway *doorways; /* doorway.h; in the order of the directories that were asked for */
     uint32_t doorway_count;
+    pthread_mutex_t loop_lock; /* held during each turn of the loop; guards the next two */
+    int handed;                /* another proxy may have the sessions: nothing that ranks see is touched */
+    int resumes;               /* it takes over another's, and was not let go yet */
 };
 #define SG_HAL_HAS(table, member) \
     ((table)->struct_size >= offsetof(struct sg_hal_table, member) + sizeof((table)->member) && (table)->member != NULL)
@@ -154,6 +157,11 @@ void sg_session_leave(sg_session *session); /* the session may be gone when this
 int sg_session_bury(sg_session *session);  /* starts the undertaker; `ended` is set when it is through */
 void sg_session_free(sg_session *session); /* after `ended` */
 void sg_server_poke(sg_server *server);    /* makes the server's loop look at its sessions */
+
+/* handover.c.  write_sessions: 0, or -errno with `why`, and then the loop goes on; goes_on: of those that may have the sessions, it is
+ * this one. */
+int sg_server_write_sessions(sg_server *server, char why[160]);
+void sg_server_goes_on(sg_server *server);
 
 /* worker.c */
 int sg_worker_start(sg_session *session); /* 0 or -errno */

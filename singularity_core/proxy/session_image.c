@@ -4,7 +4,6 @@
  *
  *   head      struct image_head
  *   log       sg_session_log_export
- *   pinned    per page-locked range: offset in the window, bytes
  *   calls     sg_calls_export */
 #include "session_image.h"
 
@@ -25,7 +24,7 @@ struct image_head {
     uint32_t host_functions, handles_used;
     uint64_t counters[32];
     char memory[64]; /* a path, valid while the proxy that wrote this lives; "": no memory */
-    uint64_t log_bytes, pinned_count;
+    uint64_t log_bytes;
 };
 
 /* ---- out ------------------------------------------------------------------------------------------------------------- */
@@ -50,17 +49,6 @@ static int look_at_record(void *argument, const struct sg_log_record *record) {
     struct sg_request request = {record->op, record->bytes, 0, SG_NO_REPLY, record->payload};
     look->portable = sg_calls_portable(&request, look->why);
     return !look->portable;
-}
-
-static void put_pinned(sg_session *s, struct sg_out *out, uint64_t *count) {
-    struct sg_arena_block block;
-    uint64_t base = (uint64_t)s->pinned;
-    pthread_mutex_lock(&s->pinned_lock);
-    for (uint64_t at = base; sg_arena_next(s->committed, at, &block) == SG_ARENA_OK; at = block.address + block.bytes, ++*count) {
-        sg_put_number(out, block.address - base);
-        sg_put_number(out, block.bytes);
-    }
-    pthread_mutex_unlock(&s->pinned_lock);
 }
 
 static int put_log(sg_session *s, struct sg_out *out, uint64_t *bytes, char why[96]) {
@@ -88,7 +76,6 @@ static int write_image(sg_session *s, const struct sg_image_owner *owner, struct
     fill_head(s, owner, &head);
     sg_put(out, &head, sizeof head);
     good = good && put_log(s, out, &head.log_bytes, why);
-    if (good) put_pinned(s, out, &head.pinned_count);
     sg_put(out, calls.at, calls.used);
     out->failed |= calls.failed;
     free(calls.at);
@@ -129,14 +116,6 @@ int sg_image_owner_of(const uint8_t *image, uint64_t bytes, struct sg_image_owne
     return 0;
 }
 
-static int take_pinned(sg_session *s, struct sg_in *in, uint64_t count) {
-    for (; count != 0 && !in->failed; count--) {
-        uint64_t offset = sg_get_number(in), bytes = sg_get_number(in);
-        if (in->failed || sg_pinned_commit(s, offset, bytes, 1) != SG_CUDA_SUCCESS) return -ENOMEM;
-    }
-    return in->failed ? -EPROTO : 0;
-}
-
 /* The log's, with the head's numbers in place: its creations count anew. */
 static int take_log(sg_session *s, const struct image_head *head, struct sg_in *in, char why[96]) {
     char said[256];
@@ -171,7 +150,6 @@ int sg_session_import(sg_session *s, const uint8_t *image, uint64_t bytes, char 
     }
     take_numbers(s, &head); /* first: launches so far are what members begin with */
     int error = take_log(s, &head, &in, why);
-    if (error == 0) error = take_pinned(s, &in, head.pinned_count);
     if (error == 0 && head.memory[0] != 0) error = sg_image_adopt(s, head.memory);
     if (error == 0) error = sg_calls_import(s, &in, why) == 0 ? 0 : -EPROTO;
     s->server->base.context_set(NULL);

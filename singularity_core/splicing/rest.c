@@ -29,6 +29,21 @@ static void come_to_rest(sg_server *server, uint32_t number) {
     }
 }
 
+/* At rest, writes down the sessions when the agent wants that.  1: it did, or said why it cannot. */
+static int hands_over(sg_server *server, uint32_t number) {
+    struct sg_board *board = sg_engine_board(server->engine);
+    uint32_t *handed = &board->proxies[server->proxy_index].handed, nobody = 0;
+    char why[SG_SAID] = "";
+    if (!(number & 1) || sg_load(&board->hand) != number || sg_load(handed) == number) return 0;
+    int error = sg_server_write_sessions(server, why);
+    if (error != 0 && __atomic_compare_exchange_n(&board->refusing, &nobody, number, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+        memcpy(board->said, why, SG_SAID);
+        sg_store(&board->refused, number);
+    }
+    sg_store(handed, number);
+    return 1;
+}
+
 static void *rest_main(void *argument) {
     sg_server *server = argument;
     struct sg_board *board = sg_engine_board(server->engine);
@@ -36,11 +51,12 @@ static void *rest_main(void *argument) {
     while (!atomic_load(&server->stopping)) {
         uint32_t number = wanted(server);
         if (number == sg_load(obeyed)) {
+            if (hands_over(server, number)) continue;
             sg_futex_wait((_Atomic uint32_t *)&board->freeze, number, SLEEP_MS);
             continue;
         }
         if (number & 1) come_to_rest(server, number);
-        else sg_server_hold_all(server, 0, 0);
+        else sg_server_goes_on(server), sg_server_hold_all(server, 0, 0);
         if (wanted(server) == number && !atomic_load(&server->stopping)) sg_store(obeyed, number);
     }
     return NULL;

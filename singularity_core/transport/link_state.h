@@ -35,7 +35,9 @@ struct sg_link {
 static inline void sg_slot_release(void *slot) { atomic_store(&((struct sg_reply_slot *)slot)->taken, 0); }
 
 static inline int sg_proxy_alive(const struct sg_door *door) {
-    return sg_process_start(door->proxy_pid) == door->proxy_start;
+    uint64_t start = __atomic_load_n(&door->proxy_start, __ATOMIC_SEQ_CST); /* 0: it is being written */
+    uint32_t pid = __atomic_load_n(&door->proxy_pid, __ATOMIC_SEQ_CST);
+    return start == 0 || sg_process_start(pid) == start || __atomic_load_n(&door->proxy_start, __ATOMIC_SEQ_CST) != start;
 }
 
 #endif
