@@ -29,11 +29,13 @@ from .agent_messages import (
     PauseRequest,
     Refusal,
     Reply,
+    ResizeRequest,
     decode_request,
     encode,
 )
 from .pausing import Outcome, Pausing
 from .report import say_fault
+from .resizing import Resizing
 
 MOST_CLIENTS = 64
 PATIENCE_SECONDS = 10.0
@@ -135,6 +137,7 @@ class Agent:
         directory: Path,
         selector: selectors.BaseSelector,
         pausing: Pausing,
+        resizing: Resizing,
         *,
         status: Callable[[], JobStatus],
         logs: Callable[[], LogPaths | Refusal],
@@ -143,6 +146,7 @@ class Agent:
         self.selector = selector
         self.clock = clock
         self._pausing = pausing
+        self._resizing = resizing
         self._status = status
         self._logs = logs
         self._clients: list[_Client] = []
@@ -164,15 +168,15 @@ class Agent:
         if not self._listening:
             due.append(self._listen_again)
         waits = [max(0.0, min(due) - self.clock())] if due else []
-        step = self._pausing.next_tick()
-        if step is not None:
-            waits.append(step)
+        steps = (self._pausing.next_tick(), self._resizing.next_tick())
+        waits += [step for step in steps if step is not None]
         return min(waits, default=None)
 
     def tick(self) -> None:
-        """Takes pauses on, and leaves clients that dawdle."""
+        """Takes pauses and resizes on, and leaves clients that dawdle."""
         now = self.clock()
         self._pausing.tick(now)
+        self._resizing.tick(now)
         for client in list(self._clients):
             if client.deadline is not None and client.deadline <= now:
                 client.close()
@@ -220,6 +224,8 @@ class Agent:
             self._pausing.pause(request.timeout, self.clock(), tell)
         elif isinstance(request, ContinueRequest):
             self._pausing.resume(self.clock(), tell)
+        elif isinstance(request, ResizeRequest):
+            self._resizing.resize(request.devices, request.timeout, self.clock(), tell)
         elif isinstance(request, LogsRequest):
             answer(self._logs())
         else:

@@ -38,11 +38,19 @@ class ContinueRequest(Request, tag="continue", frozen=True):
     """Let all ranks go on.  Answer: `Done`."""
 
 
+class ResizeRequest(Request, tag="resize", frozen=True):
+    """Go on with another number of devices.  Answer: `Done`, when it does or will not."""
+
+    devices: Annotated[int, msgspec.Meta(ge=1, le=1 << 16)]
+    timeout: Annotated[float, msgspec.Meta(gt=0, le=LONGEST_PAUSE)]
+    """Seconds until all ranks must stand at one point."""
+
+
 class LogsRequest(Request, tag="logs", frozen=True):
     """Where do ranks write?  Answer: `LogPaths`."""
 
 
-AnyRequest = StatusRequest | PauseRequest | ContinueRequest | LogsRequest
+AnyRequest = StatusRequest | PauseRequest | ContinueRequest | ResizeRequest | LogsRequest
 
 
 class Reply(msgspec.Struct, tag_field="kind", kw_only=True, frozen=True):
@@ -135,7 +143,7 @@ class JobStatus(Reply, tag="status", frozen=True):
     backend: str
     launcher_pid: int
     state: str
-    """``starting``, ``running``, ``pausing``, ``paused``, ``continuing`` or ``ending``."""
+    """``starting``, ``running``, ``pausing``, ``paused``, ``continuing``, ``resizing`` or ``ending``."""
     elapsed_seconds: float
     reached: int
     """While it is pausing or paused: ranks that stand at the cut."""

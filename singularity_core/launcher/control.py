@@ -30,11 +30,13 @@ from .agent_messages import (
     LogsRequest,
     PauseRequest,
     RankStatus,
+    ResizeRequest,
     StatusRequest,
 )
 from .display import json_option, print_json, print_table
 from .errors import LaunchError
 from .log_reading import LogReader
+from .resizing import MOST_SECONDS
 from .seconds import Seconds
 
 _RANK_HEADER = ("rank", "dev", "pid", "state", "busy", "queued", "share", "switches", "swapped", "live",
@@ -44,7 +46,7 @@ _job_argument = click.argument("job", required=False)
 
 def verbs() -> list[click.Command]:
     """All of them."""
-    return [status, pause, resume, logs]
+    return [status, pause, resume, resize, logs]
 
 
 @click.command()
@@ -160,6 +162,30 @@ def resume(job: str | None, as_json: bool) -> None:
     """Let the ranks of JOB (default: the only one) go on; ends a pause that is under way."""
     found = find_job(job)
     _finish(found.status.job, ask(found.path, ContinueRequest(), Done, seconds=60.0), as_json)
+
+
+@click.command()
+@click.argument("arguments", nargs=-1, required=True, metavar="[JOB] DEVICES")
+@json_option
+@click.option("--timeout", type=Seconds(0, LONGEST_PAUSE, min_open=True), default=60.0,
+              show_default=True, metavar="SECONDS",
+              help="Until all ranks must stand at one point; then the job goes on as before.")  # fmt: skip
+def resize(arguments: tuple[str, ...], as_json: bool, timeout: float) -> None:
+    """Let JOB (default: the only one) go on with another number of DEVICES, without a restart.
+
+    Its ranks stop at one consistent point, other device proxies take over, and all go on.  Exit code 1 when
+    that does not work: then it says why, and the job goes on as before."""
+    *names, number = arguments
+    if len(names) > 1 or not (number.isascii() and number.isdecimal() and 1 <= int(number) <= 1 << 16):
+        raise click.UsageError(f"{' '.join(arguments)}: [JOB] DEVICES, with a number of devices from 1")
+    found = find_job(names[0] if names else None)
+    seconds = timeout + MOST_SECONDS + ANSWER_SECONDS
+    try:
+        done = ask(found.path, ResizeRequest(devices=int(number), timeout=timeout), Done, seconds=seconds)
+    except KeyboardInterrupt:
+        click.echo(f"the job may still be resized; see `singularity-ctl status {found.status.job}`", err=True)
+        sys.exit(130)
+    _finish(found.status.job, done, as_json)
 
 
 def _finish(job: str, done: Done, as_json: bool) -> None:

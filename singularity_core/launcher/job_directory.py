@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import os
 import secrets
 import shutil
@@ -101,6 +102,15 @@ class JobDirectory:
         path = self.path / "exchange"
         path.mkdir(mode=0o700, exist_ok=True)
         return path
+
+    def new_exchange_directory(self) -> Path:
+        """Another one, for proxies that take the place of those from before."""
+        for number in itertools.count(1):
+            path = self.path / f"exchange-{number}"
+            with contextlib.suppress(FileExistsError):
+                path.mkdir(mode=0o700)
+                return path
+        raise AssertionError("unreachable")
 
     def remove(self) -> None:
         """Removes the directory, and its parent when it was the last one.  Harmless when repeated."""

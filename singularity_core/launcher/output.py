@@ -33,7 +33,7 @@ class Relay:
         self._log: BinaryIO | None = None
         if log is not None:
             log.parent.mkdir(parents=True, exist_ok=True)
-            self._log = log.open("wb", buffering=0)
+            self._log = log.open("ab", buffering=0)  # another proxy may have begun it
 
     @property
     def tail(self) -> list[str]:

@@ -69,10 +69,26 @@ class Pausing:
         self._pausers: list[Told] = []
         self._continuers: list[Told] = []
         self._later: list[tuple[float, Told]] = []  # pauses that wait for the release
+        self._holder = ""
 
     def enable(self, make_cut: Callable[[], Cut]) -> None:
         """From now on what `make_cut` makes, at the first pause, stops the ranks."""
         self._make_cut, self._why_not = make_cut, ""
+
+    def hold(self, why: str) -> None:
+        """Until this is called with "", nobody pauses the job or lets it go on: what it says is why."""
+        self._holder = why
+
+    def cut(self) -> Cut:
+        """The one at which the ranks stand."""
+        assert self._cut is not None
+        return self._cut
+
+    def exchange(self, cut: Cut) -> None:
+        """The job is paused, by another cut from now on: the ranks stand at that one."""
+        if self._cut is not None:
+            self._cut.close()
+        self._cut = cut
 
     def waiting(self) -> list[str]:
         """While a cut is made: who has not reached it; else who has waited for other ranks for long."""
@@ -86,8 +102,8 @@ class Pausing:
 
     def pause(self, timeout: float, now: float, told: Told) -> None:
         """Asks for a pause within `timeout` seconds."""
-        if self._make_cut is None or self._why_not:
-            told(Outcome(False, self.state, self._why_not))
+        if self._make_cut is None or self._why_not or self._holder:
+            told(Outcome(False, self.state, self._why_not or self._holder))
         elif self.state is PauseState.PAUSED:
             told(Outcome(True, self.state, "paused already"))
         elif self.state is PauseState.PAUSING:
@@ -105,6 +121,9 @@ class Pausing:
 
     def resume(self, now: float, told: Told) -> None:
         """Asks to go on; ends a pause that is under way."""
+        if self._holder:
+            told(Outcome(False, self.state, self._holder))
+            return
         if self.state is PauseState.RUNNING:
             told(Outcome(True, self.state, "runs already"))
             return

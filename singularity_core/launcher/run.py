@@ -210,6 +210,8 @@ def _job_settings(
         role=options["role"],
         log_dir=new_attempt(options["log_dir"] / run_id) if options["log_dir"] else None,
         grace_seconds=options["grace_seconds"],
+        grid=placement.grid,
+        available=facts.device_count,
     )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..hal.cuda_wheels import nvrtc_library
+from ..placement import Coordinates
 from .errors import LaunchError
 from .job_directory import ordinal_path
 from .processes import JOB_VARIABLE
@@ -49,6 +50,19 @@ class JobSettings:
     """Bytes of host memory that each proxy may use for what is swapped out; None: the proxy's default."""
     slice_wait: float | None = None
     """Seconds that a rank with nothing to run keeps a device that others want; None: the proxy's default."""
+    grid: tuple[Coordinates, ...] = ()
+    """Who each rank is, for another placement; (): nobody knows."""
+    available: int = 0
+    """Devices that the backend has here."""
+    behind: tuple[int, ...] | None = None
+    """The physical device behind each ordinal that ranks see, once the job was resized; None: as it began."""
+
+    @property
+    def device_of_ordinal(self) -> tuple[int, ...]:
+        """The physical device behind each ordinal that ranks see."""
+        return (
+            tuple(visible_devices(self.device_of_rank, self.devices)) if self.behind is None else self.behind
+        )
 
 
 def visible_devices(device_of_rank: Sequence[int], devices: int) -> list[int]:
@@ -162,8 +176,7 @@ def rank_environment(
     environment.pop("SINGULARITY_DEVICES", None)
     if settings.proxied:
         environment["SINGULARITY_DEVICES"] = ":".join(
-            str(ordinal_path(job_directory, ordinal))
-            for ordinal in range(len(visible_devices(settings.device_of_rank, settings.devices)))
+            str(ordinal_path(job_directory, ordinal)) for ordinal in range(len(settings.device_of_ordinal))
         )
         # It chose the proxies' devices; a second time it would hide the wrong ones.
         environment.pop("CUDA_VISIBLE_DEVICES", None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,9 @@ from ..placement import (
     usable_devices,
 )
 from ..proxy.process import parse_bytes
+from .errors import LaunchError
 from .seconds import Seconds
-from .settings import MAX_RANKS_PER_DEVICE
+from .settings import MAX_RANKS_PER_DEVICE, JobSettings
 
 _LONGEST_MAP = 1 << 20
 _DEGREES = ("data_parallel", "tensor_parallel", "pipeline_parallel", "sharding_factor")
@@ -81,6 +82,8 @@ class Placement:
     devices: int
     """At hand; ordinals 0 to this number, exclusively."""
     device_of_rank: tuple[int, ...]
+    grid: tuple[Coordinates, ...] = ()
+    """Who each rank is."""
 
     def describe_sharing(self) -> str:
         """One line that says who shares; empty when nobody does."""
@@ -120,15 +123,35 @@ def place_ranks(options: dict[str, Any], count: int | None, available: int) -> P
             device_of_rank = parse_rank_devices(options["rank_devices"], ranks)
             devices = wanted or min(available, max(device_of_rank) + 1)
             check_assignment(grid, device_of_rank, devices, most=MAX_RANKS_PER_DEVICE)
-            return Placement(devices, device_of_rank)
+            return Placement(devices, device_of_rank, grid)
         if options["no_proxy"]:
-            return Placement(wanted or min(ranks, available), assign(grid, ranks))
+            return Placement(wanted or min(ranks, available), assign(grid, ranks), grid)
         devices = wanted or usable_devices(grid, available)
         device_of_rank = assign(grid, devices)
         check_assignment(grid, device_of_rank, devices, most=MAX_RANKS_PER_DEVICE)
-        return Placement(devices, device_of_rank)
+        return Placement(devices, device_of_rank, grid)
     except PlacementError as error:
         raise click.UsageError(f"{error.cause}  {error.remedy}".rstrip()) from error
+
+
+def place_again(settings: JobSettings, devices: int) -> JobSettings:
+    """The same job on another number of devices: neighbours stay together, as at its start without a map.
+    `LaunchError` with the reason when that cannot work."""
+    seen = len(settings.device_of_ordinal)
+    most = min(settings.available, seen)
+    if not 1 <= devices <= most:
+        raise LaunchError(
+            f"{devices} devices: this job can have 1 to {most}; its ranks see {seen}, and backend "
+            f"{settings.backend!r} has {settings.available} here."
+        )
+    try:
+        device_of_rank = assign(settings.grid, devices)
+        check_assignment(settings.grid, device_of_rank, devices, most=MAX_RANKS_PER_DEVICE)
+    except PlacementError as error:
+        raise LaunchError(error.cause, remedy=error.remedy) from error
+    idle = [device for device in range(devices) if device not in device_of_rank] or list(range(devices))
+    rest = [idle[i % len(idle)] for i in range(seen - len(device_of_rank))]
+    return replace(settings, devices=devices, device_of_rank=device_of_rank, behind=(*device_of_rank, *rest))
 
 
 def _grid(options: dict[str, Any], ranks: int) -> tuple[Coordinates, ...]:

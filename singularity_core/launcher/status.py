@@ -10,7 +10,7 @@ from .agent_messages import JobStatus, LogPaths, ProxyStatus, RankLogs, RankStat
 from .job_directory import JobDirectory
 from .pausing import Pausing
 from .sessions import SessionFacts, read_arena_bytes, read_sessions, sum_counters
-from .settings import JobSettings, ordinals_of, visible_devices
+from .settings import JobSettings, ordinals_of
 
 if TYPE_CHECKING:
     from .supervisor import Member
@@ -30,9 +30,10 @@ def describe_job(
     `now` are of one monotonic clock."""
     proxies = {member.index: member for member in members if member.proxy}
     ranks = {member.index: member for member in members if not member.proxy}
-    visible = visible_devices(settings.device_of_rank, settings.devices)
     doors = {
-        device: [directory.ordinal_path(ordinal) for ordinal in ordinals_of(device, visible)]
+        device: [
+            directory.ordinal_path(ordinal) for ordinal in ordinals_of(device, settings.device_of_ordinal)
+        ]
         for device in proxies
     }
     facts = {device: [found for door in doors[device] for found in read_sessions(door)] for device in proxies}

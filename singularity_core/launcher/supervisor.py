@@ -20,9 +20,8 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,15 +29,16 @@ from ..barrier.coordinator import BoardCut
 from ..barrier.interface import Cut
 from .agent import Agent
 from .agent_messages import JobStatus
-from .door import Dead, mark_dead
 from .errors import LaunchError, system_error
+from .fleet import Fleet, FleetChange
 from .guardian import Guardian
 from .job_directory import JobDirectory
 from .output import Relay
 from .pausing import Pausing
 from .processes import Ending, die_with_parent, kill_all, kill_until_quiet, live_descendants
 from .report import Failure, describe_failure, say
-from .settings import JobSettings, ordinals_of, proxy_environment, rank_environment, visible_devices
+from .resizing import ResizeState, Resizing
+from .settings import JobSettings, rank_environment
 from .status import describe_job, log_paths
 from .terminal import STANDARD_ERROR, STANDARD_OUTPUT, TERMINALS
 
@@ -87,7 +87,7 @@ class Supervisor:
         self._directory = directory
         self._guardian = guardian
         self._common_environment = common_environment
-        self._backend_environment = backend_environment
+        self._make_cut = make_cut
         self._selector = selectors.DefaultSelector()
         self._members: list[Member] = []
         self._failure: Failure | None = None
@@ -96,21 +96,34 @@ class Supervisor:
         self.swept = True
         """Whether none of the job's processes is left, as before and after `run`."""
         self._wakeup = -1
-        # also those that no rank is placed on: a rank may open any ordinal that it sees
-        self._visible = visible_devices(settings.device_of_rank, settings.devices)
-        self._devices = sorted(set(self._visible))
         self._started = time.monotonic()
-        self._make_cut = make_cut
         self._pausing = Pausing(
             "it is still starting"
             if settings.proxied
             else "its ranks hold the devices themselves (--no-proxy)"
         )
         self._phase = "starting"
+
+        def make_fleet(wanted: JobSettings, exchange: Path, arena_bytes: int | None = None) -> Fleet:
+            return Fleet(
+                wanted, directory, exchange, backend_environment, self._selector, arena_bytes=arena_bytes
+            )
+
+        exchange = directory.exchange_directory() if settings.proxied else directory.path
+        self._change = FleetChange(
+            make_fleet(settings, exchange),
+            self._pausing,
+            directory,
+            make_fleet=make_fleet,
+            make_cut=make_cut,
+            start_proxy=self._start_proxy,
+        )
+        self._resizing = Resizing(self._pausing, self._change)
         self._agent = Agent(
             directory.path,
             self._selector,
             self._pausing,
+            self._resizing,
             status=self._status,
             logs=lambda: log_paths(settings, directory),
         )
@@ -132,10 +145,9 @@ class Supervisor:
 
     def _start_and_wait(self) -> None:
         if self._settings.proxied:
-            for device in self._devices:
-                self._start_proxy(device)
+            self._fleet.start(self._start_proxy)
             deadline = time.monotonic() + _PROXY_START_SECONDS
-            while not self._stopping and not all(member.ready for member in self._proxies):
+            while not self._stopping and not self._fleet.ready:
                 if time.monotonic() > deadline:
                     late = [m.label for m in self._proxies if not m.ready]
                     raise LaunchError(
@@ -148,8 +160,8 @@ class Supervisor:
                 self._start_rank(rank)
         self._phase = ""
         if self._settings.proxied:
-            exchange = self._directory.exchange_directory()
-            self._pausing.enable(lambda: self._make_cut(exchange, len(self._devices)))
+            fleet = self._fleet
+            self._pausing.enable(lambda: self._make_cut(fleet.exchange, len(fleet.devices)))
         while not self._stopping and self._running(self._ranks):
             self._turn(None)
 
@@ -160,13 +172,18 @@ class Supervisor:
 
     # ---- state -------------------------------------------------------------------------------------
 
+    @property
+    def _fleet(self) -> Fleet:
+        return self._change.fleet
+
     def _status(self) -> JobStatus:
+        resizes = self._resizing.state is not ResizeState.IDLE
         return describe_job(
-            self._settings,
+            self._fleet.settings,
             self._directory,
-            self._members,
+            [*self._ranks, *self._fleet.members],
             self._pausing,
-            phase=self._phase,
+            phase=self._phase or ("resizing" if resizes else ""),
             started=self._started,
             now=time.monotonic(),
         )
@@ -204,41 +221,16 @@ class Supervisor:
 
     # ---- starting ------------------------------------------------------------------------------------
 
-    def _start_proxy(self, device: int) -> None:
-        ready, tell = os.pipe2(os.O_CLOEXEC)
-        command = [
-            *(sys.executable, "-P", "-m", "singularity_core.proxy"),
-            *("--backend", self._settings.backend, "--device", "0"),  # the one that it sees
-            *("--ready-fd", str(tell)),
-            *("--exchange", str(self._directory.exchange_directory())),
-            *("--proxy-index", str(self._devices.index(device)), "--proxy-count", str(len(self._devices))),
-        ]
-        for ordinal in ordinals_of(device, self._visible):
-            command += ["--directory", str(self._directory.ordinal_directory(ordinal))]
-        if self._settings.swap_limit is not None:
-            command += ["--swap-limit", str(self._settings.swap_limit)]
-        if self._settings.slice_wait is not None:
-            command += ["--slice-wait", str(self._settings.slice_wait)]
+    def _start_proxy(
+        self, device: int, command: list[str], environment: Mapping[str, str], inherited: Sequence[int]
+    ) -> Member:
         errors = Relay(
             STANDARD_ERROR, prefix=f"[proxy {device}] ", log=self._log(f"proxy-{device}", "stderr")
         )
-        environment = proxy_environment(self._directory.job, self._backend_environment, device)
-        member = self._start(
-            f"the proxy of device {device}",
-            device,
-            command,
-            environment,
-            [errors],
-            tell=tell,
-            stdout=errors.writing,
+        label = f"the proxy of device {device}"
+        return self._start(
+            label, device, command, environment, [errors], inherited=inherited, stdout=errors.writing
         )
-        os.close(tell)
-        self._selector.register(ready, selectors.EVENT_READ, lambda: self._proxy_says(member, ready))
-
-    def _proxy_says(self, member: Member, ready: int) -> None:
-        member.ready = bool(os.read(ready, 64))
-        self._selector.unregister(ready)
-        os.close(ready)  # without a word: it is dying, and its pidfd will say so
 
     def _start_rank(self, rank: int) -> None:
         environment = rank_environment(self._settings, self._common_environment, rank, self._directory.path)
@@ -260,16 +252,17 @@ class Supervisor:
         relays: list[Relay],
         *,
         stdout: int | None,
-        tell: int | None = None,
+        inherited: Sequence[int] | None = None,
     ) -> Member:
+        """`inherited`: the descriptors of a proxy; None: it is a rank."""
         try:
             process = subprocess.Popen(
                 command,
                 env=environment,
                 stdout=stdout,
                 stderr=relays[0].writing,
-                stdin=subprocess.DEVNULL if tell is not None else None,
-                pass_fds=[] if tell is None else [tell],
+                stdin=subprocess.DEVNULL if inherited is not None else None,
+                pass_fds=inherited or (),
                 start_new_session=True,
                 preexec_fn=die_with_parent(os.getpid()),
             )
@@ -283,7 +276,7 @@ class Supervisor:
             ) from error
         self._guardian.know(process.pid)
         member = Member(
-            label, tell is not None, index, process, os.pidfd_open(process.pid), relays, relays[0],
+            label, inherited is not None, index, process, os.pidfd_open(process.pid), relays, relays[0],
             time.monotonic(),
         )  # fmt: skip
         self._members.append(member)
@@ -311,7 +304,7 @@ class Supervisor:
             else:
                 key.data()
         if any(not member.proxy for member in ended):  # did it lose its proxy?
-            ended += [m for m in self._running(self._proxies) if m not in ended and _has_ended(m)]
+            ended += [m for m in self._running(self._fleet.members) if m not in ended and _has_ended(m)]
         for member in sorted(ended, key=lambda m: (not m.proxy, m.process.wait() >= 0)):
             self._ended(member)
         self._reap_orphans()
@@ -325,15 +318,17 @@ class Supervisor:
         os.close(member.pidfd)
         for relay in member.relays:
             relay.close()
+        if member.proxy and member not in self._fleet.members:
+            return  # of a fleet that was given up, or never was the job's
         if member.proxy:
-            for ordinal in ordinals_of(member.index, self._visible):
-                mark_dead(self._directory.ordinal_path(ordinal), Dead.PROXY)
+            self._fleet.mark_dead(member.index)
         if not self._ending and self._failure is None and (member.proxy or returncode != 0):
             self._failure = self._blame(member)
 
     def _blame(self, member: Member) -> Failure:
         assert member.ending is not None
-        users = [r.index for r in self._ranks if self._settings.device_of_rank[r.index] == member.index]
+        device_of_rank = self._fleet.settings.device_of_rank
+        users = [r.index for r in self._ranks if device_of_rank[r.index] == member.index]
         return Failure(
             label=member.label,
             pid=member.process.pid,
@@ -390,6 +385,7 @@ class Supervisor:
         self._ending = True
         self._phase = "ending"
         try:
+            self._resizing.abandon(self._why_it_ends())
             self._agent.job_ends(self._why_it_ends())
             number = self._signals[0] if self._signals else signal.SIGTERM
             self._stop(self._ranks, number, self._settings.grace_seconds)
