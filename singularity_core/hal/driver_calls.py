@@ -107,6 +107,8 @@ struct sg_hal_table {
     int32_t (*gate_drop)(void *state, uint64_t gate);
     int32_t (*settle)(void *state, uint64_t timeout_ns);
     int32_t (*discard)(void *state);
+    int32_t (*arena_file)(void *state, int32_t *file);
+    int32_t (*arena_exchange)(void *state, int32_t file, int32_t *before);
 };
 int32_t sg_hal_open_table(int32_t ordinal, const struct sg_hal_table **table);
 """

@@ -62,6 +62,15 @@ struct sg_hal_table {
      * What runs ends; nothing else begins, not even after a gate or a host function; gates hold its streams no
      * longer, so that they empty and the context can be destroyed.  Nothing succeeds in the context afterwards. */
     int32_t (*discard)(void *state);
+
+    /* ---- since table size 3 ---- */
+    /* Optional, and only in tables that are native: the content of the arena is a file's, which another process of the user can go on
+     * with (decision 0013), so that it need not be copied.
+     * file: its descriptor, which stays the device's; an offset there is one in the arena.
+     * exchange: nothing runs.  The arena's content is from now on that of `file`, which is as wide; all of it is dead until
+     * range_live says otherwise.  Takes the descriptor, and gives away the one from before.  On an error all is as it was. */
+    int32_t (*arena_file)(void *state, int32_t *file);
+    int32_t (*arena_exchange)(void *state, int32_t file, int32_t *before);
 };
 
 /* A driver-ABI library whose devices have a native table exports this; others (a vendor's) do not, and the core

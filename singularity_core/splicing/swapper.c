@@ -68,14 +68,17 @@ void sg_image_close(sg_session *s) {
     s->image.host = NULL;
 }
 
-static void trim(sg_session *s, uint64_t live) {
+static void drop_gaps(sg_session *s) {
     struct sg_arena_block block;
     uint64_t at = SG_DEVICE_BASE;
-    if (s->image.host == NULL || s->image.freed < TRIM_BYTES || s->image.freed < live / 2) return;
     for (uint64_t from = at; sg_arena_next(s->arena, from, &block) == SG_ARENA_OK; from = at = block.address + block.bytes)
         drop_pages(s, at, block.address);
     drop_pages(s, at, SG_DEVICE_BASE + span(s));
     s->image.freed = 0;
+}
+
+static void trim(sg_session *s, uint64_t live) {
+    if (s->image.host != NULL && s->image.freed >= TRIM_BYTES && s->image.freed >= live / 2) drop_gaps(s);
 }
 
 static int32_t copy_run(sg_session *s, int to_host, const struct sg_arena_block *run) {
@@ -131,26 +134,68 @@ static int32_t mark_difference(sg_session *a, const sg_session *b, int live) {
     return error != 0 ? error : each;
 }
 
+/* Where the device's content is a file already, nothing is copied. */
 int32_t sg_image_write(sg_session *s, char path[64]) {
+    const struct sg_hal_table *hal = s->server->hal;
     uint64_t bytes = 0;
-    if (host_of(s) == NULL) return SG_CUDA_OUT_OF_MEMORY;
-    snprintf(path, 64, "/proc/%d/fd/%d", (int)getpid(), s->image.file);
-    return sg_device_resident(s) ? copy_all(s, 1, &bytes) : 0;
+    int32_t error = 0, file = -1;
+    if (!sg_device_resident(s) || !SG_HAL_HAS(hal, arena_file) || hal->arena_file(hal->state, &file) != 0) {
+        if (host_of(s) == NULL) return SG_CUDA_OUT_OF_MEMORY;
+        file = s->image.file;
+        if (sg_device_resident(s)) error = copy_all(s, 1, &bytes);
+    }
+    snprintf(path, 64, "/proc/%d/fd/%d", (int)getpid(), file);
+    return error;
 }
 
 int sg_image_adopt(sg_session *s, const char *path) {
     struct stat status;
     int file = open(path, O_RDWR | O_CLOEXEC);
     if (file < 0) return -errno;
-    if (fstat(file, &status) == 0 && S_ISREG(status.st_mode) && (uint64_t)status.st_size == span(s)) return map_image(s, file);
+    if (fstat(file, &status) == 0 && S_ISREG(status.st_mode) && (uint64_t)status.st_size == span(s)) {
+        int error = map_image(s, file);
+        s->image.handed = error == 0;
+        return error;
+    }
     close(file);
     return -EPROTO;
+}
+
+/* What came from another proxy becomes the content of the device as it is, and what the device had becomes the image of `out`: pages
+ * that exist are worth more than those that a copy would need.  Later switches copy, as on any device.  0: it cannot be. */
+static int exchange(sg_session *out, sg_session *in) {
+    const struct sg_hal_table *hal = in->server->hal;
+    int32_t file;
+    void *at = NULL;
+    if (!in->image.handed || !SG_HAL_HAS(hal, arena_file) || !SG_HAL_HAS(hal, arena_exchange) || !SG_HAL_HAS(hal, range_live) ||
+        hal->arena_file(hal->state, &file) != 0)
+        return 0;
+    if (out != NULL && (at = mmap(NULL, span(out), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0)) == MAP_FAILED) return 0;
+    drop_gaps(in); /* a block that begins to live on the device starts as zeroes */
+    if (hal->arena_exchange(hal->state, in->image.file, &file) != 0) {
+        if (at != NULL) munmap(at, span(out));
+        return 0;
+    }
+    munmap(in->image.host, span(in));
+    in->image = (struct sg_image){0};
+    if (out == NULL) {
+        close(file);
+        return 1;
+    }
+    sg_image_close(out);
+    out->image = (struct sg_image){.host = at, .file = file};
+    return 1;
 }
 
 struct sg_swap sg_swap(sg_session *out, sg_session *in) {
     struct sg_swap result = {0};
     const struct sg_hal_table *hal = in->server->hal;
     int tracks = SG_HAL_HAS(hal, range_live) && SG_HAL_HAS(hal, range_dead);
+    if (exchange(out, in)) {
+        result.in_error = mark_difference(in, NULL, 1);
+        return result;
+    }
+    in->image.handed = 0;
     if (out != NULL) {
         result.out_error = copy_all(out, 1, &result.out_bytes);
         if (result.out_error == 0) trim(out, result.out_bytes);

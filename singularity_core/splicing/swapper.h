@@ -12,6 +12,7 @@ struct sg_session;
 struct sg_image {
     uint8_t *host;  /* NULL: not needed yet */
     int file;       /* valid with `host` */
+    int handed;     /* it came from another proxy, and has not been on the device here */
     uint64_t freed; /* bytes of blocks that are gone since the last trim */
 };
 

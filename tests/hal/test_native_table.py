@@ -22,6 +22,7 @@ FIELDS = (
     *("struct_size", "abi", "state", "arena_open", "arena_close", "arena_limit", "range_live", "range_dead"),
     *("host_register", "host_unregister", "digest", "quiesce", "copy_to_host", "copy_to_device"),
     *("gate_make", "gate_wait", "gate_open", "gate_drop", "settle", "discard"),
+    *("arena_file", "arena_exchange"),
 )
 
 

@@ -85,6 +85,7 @@ uint64_t sgf_reserve(uint64_t address, uint64_t bytes); /* PROT_NONE; 0 when it 
 struct sgf_arena { /* hal.c: one HAL arena per device, liveness in units of 512 bytes */
     pthread_mutex_t lock;
     _Atomic uint64_t base, bytes;
+    int file;      /* without a name; its content is the arena's */
     uint8_t *live; /* one byte per page, one bit per unit */
 };
 struct sgf_device {

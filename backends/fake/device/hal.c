@@ -4,9 +4,12 @@
 #include "../../../singularity_core/hal/digest.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #define ALL_UNITS 0xffu /* the eight 512-byte units of a page */
 
@@ -39,6 +42,35 @@ bool sgf_arena_live(struct sgf_device *d, uint64_t address, uint64_t bytes)
     return live;
 }
 
+/* Maps a file as the arena's content, all of it dead. */
+static bool place_file(uint64_t address, uint64_t bytes, int file)
+{
+    return mmap((void *)(uintptr_t)address, bytes, PROT_NONE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, file, 0) != MAP_FAILED;
+}
+
+/* No content any more, nor any right to it. */
+static void take_away(uint64_t address, uint64_t bytes)
+{
+    if (mmap((void *)(uintptr_t)address, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
+        sgf_say("arena: cannot give back %llu bytes (%s)", (unsigned long long)bytes, strerror(errno));
+}
+
+static CUresult back_arena(struct sgf_device *d, uint64_t address, uint64_t bytes)
+{
+    int file = memfd_create("singularity arena", MFD_CLOEXEC);
+    uint8_t *live = mmap(NULL, bytes / SGF_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (file >= 0 && live != MAP_FAILED && ftruncate(file, (off_t)bytes) == 0 && place_file(address, bytes, file)) {
+        d->arena.live = live;
+        d->arena.file = file;
+        return CUDA_SUCCESS;
+    }
+    if (live != MAP_FAILED)
+        munmap(live, bytes / SGF_PAGE);
+    if (file >= 0)
+        close(file);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 static int32_t arena_open(void *state, uint64_t address, uint64_t bytes, uint64_t *actual)
 {
     struct sgf_device *d = state;
@@ -49,31 +81,19 @@ static int32_t arena_open(void *state, uint64_t address, uint64_t bytes, uint64_
     if (address < d->lo || bytes > SGF_HEAP_OFFSET || address - d->lo > SGF_HEAP_OFFSET - bytes)
         return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&d->arena.lock);
-    int32_t result = CUDA_ERROR_ALREADY_MAPPED;
+    CUresult result = CUDA_ERROR_ALREADY_MAPPED;
     if (atomic_load(&d->arena.bytes) == 0) {
-        result = (int32_t)sgf_zone_charge(d->heap, bytes);
-        uint8_t *live = result == 0 ? mmap(NULL, bytes / SGF_PAGE, PROT_READ | PROT_WRITE,
-                                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) : MAP_FAILED;
-        if (result == 0 && live == MAP_FAILED) {
+        result = sgf_zone_charge(d->heap, bytes);
+        if (result == CUDA_SUCCESS && (result = back_arena(d, address, bytes)) != CUDA_SUCCESS)
             sgf_zone_uncharge(d->heap, bytes);
-            result = CUDA_ERROR_OUT_OF_MEMORY;
-        }
-        if (result == 0) {
-            d->arena.live = live;
+        if (result == CUDA_SUCCESS) {
             atomic_store(&d->arena.base, address);
             atomic_store(&d->arena.bytes, bytes);
             *actual = address;
         }
     }
     pthread_mutex_unlock(&d->arena.lock);
-    return result;
-}
-
-/* Dead memory loses its content: the next owner sees zeroes. */
-static bool make_dead(uint64_t address, uint64_t bytes)
-{
-    return mmap((void *)(uintptr_t)address, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) !=
-           MAP_FAILED;
+    return (int32_t)result;
 }
 
 static int32_t arena_close(void *state)
@@ -85,12 +105,42 @@ static int32_t arena_close(void *state)
     pthread_mutex_lock(&d->arena.lock);
     uint64_t bytes = atomic_load(&d->arena.bytes);
     if (bytes != 0) {
-        make_dead(atomic_load(&d->arena.base), bytes);
+        take_away(atomic_load(&d->arena.base), bytes);
         munmap(d->arena.live, bytes / SGF_PAGE);
+        close(d->arena.file);
         d->arena.live = NULL;
         atomic_store(&d->arena.bytes, 0);
         sgf_zone_uncharge(d->heap, bytes);
         result = CUDA_SUCCESS;
+    }
+    pthread_mutex_unlock(&d->arena.lock);
+    return result;
+}
+
+static int32_t arena_file(void *state, int32_t *file)
+{
+    struct sgf_device *d = state;
+    pthread_mutex_lock(&d->arena.lock);
+    int32_t result = file != NULL && atomic_load(&d->arena.bytes) != 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS)
+        *file = d->arena.file;
+    pthread_mutex_unlock(&d->arena.lock);
+    return result;
+}
+
+static int32_t arena_exchange(void *state, int32_t file, int32_t *before)
+{
+    struct sgf_device *d = state;
+    struct stat status;
+    int32_t result = CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&d->arena.lock);
+    uint64_t bytes = atomic_load(&d->arena.bytes);
+    if (before != NULL && bytes != 0 && fstat(file, &status) == 0 && (uint64_t)status.st_size == bytes)
+        result = place_file(atomic_load(&d->arena.base), bytes, file) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    if (result == CUDA_SUCCESS) {
+        *before = d->arena.file;
+        d->arena.file = file;
+        madvise(d->arena.live, bytes / SGF_PAGE, MADV_DONTNEED); /* zeroes: all is dead */
     }
     pthread_mutex_unlock(&d->arena.lock);
     return result;
@@ -105,6 +155,14 @@ static int32_t arena_limit(void *state, uint64_t *bytes)
     sgf_zone_info(d->heap, &used, &capacity);
     *bytes = (capacity - used) & ~(uint64_t)(SGF_PAGE - 1);
     return CUDA_SUCCESS;
+}
+
+/* Dead memory loses its content: the next owner sees zeroes. */
+static bool make_dead(struct sgf_device *d, uint64_t address, uint64_t bytes)
+{
+    off_t offset = (off_t)(address - atomic_load(&d->arena.base));
+    return mprotect((void *)(uintptr_t)address, bytes, PROT_NONE) == 0 &&
+           fallocate(d->arena.file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, (off_t)bytes) == 0;
 }
 
 /* Pages [first, end) become accessible or dead, one system call per run. */
@@ -131,7 +189,7 @@ static int32_t set_range(struct sgf_device *d, uint64_t address, uint64_t bytes,
             run_end = page + SGF_PAGE;
         } else {
             if (run_end != 0 && (live ? mprotect((void *)(uintptr_t)run, run_end - run, PROT_READ | PROT_WRITE) != 0
-                                      : !make_dead(run, run_end - run))) {
+                                      : !make_dead(d, run, run_end - run))) {
                 sgf_say("arena: cannot change %llu bytes (%s); raise vm.max_map_count", (unsigned long long)(run_end - run),
                         strerror(errno));
                 result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -247,6 +305,7 @@ SGF_EXPORT const struct sg_hal_table *sgf_hal_table(int ordinal)
         .host_unregister = host_unregister, .digest = digest, .quiesce = quiesce,
         .copy_to_host = copy_to_host, .copy_to_device = copy_to_device, .gate_make = sgf_gate_make, .gate_wait = sgf_gate_wait,
         .gate_open = sgf_gate_open, .gate_drop = sgf_gate_drop, .settle = sgf_settle, .discard = discard,
+        .arena_file = arena_file, .arena_exchange = arena_exchange,
     };
     pthread_mutex_unlock(&d->lock);
     return &d->hal;
