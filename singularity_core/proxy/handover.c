@@ -131,11 +131,13 @@ static int resume_session(struct sg_doorway *doorway, uint32_t slot, char why[25
 
 int sg_server_resume(sg_server *server, char why[256]) {
     int error = 0;
+    pthread_mutex_lock(&server->loop_lock); /* the thread that will let them go (rest.c) reads what is made here */
     server->base.context_set(server->context);
     for (uint32_t i = 0; i < server->doorway_count; i++)
         for (uint32_t slot = 0; error == 0 && slot < SG_DOOR_SLOTS; slot++)
             if (sg_doorway_is_taken(&server->doorways[i], slot)) error = resume_session(&server->doorways[i], slot, why);
     server->base.context_set(NULL);
+    pthread_mutex_unlock(&server->loop_lock);
     return error;
 }
 

@@ -183,7 +183,9 @@ static void end_all(sg_server *server) {
 
 int sg_server_run(sg_server *server) {
     int error = 0;
+    pthread_mutex_lock(&server->loop_lock); /* the cut may let them go already */
     for (uint32_t i = 0; i < server->doorway_count && error == 0; i++) error = sg_doorway_open(&server->doorways[i]);
+    pthread_mutex_unlock(&server->loop_lock);
     while (error == 0 && turn(server, SG_SERVER_TICK_MS)) continue;
     atomic_store(&server->stopping, 1);
     if (!left_handed(server)) end_all(server);
@@ -215,7 +217,7 @@ void sg_server_let_go(sg_session *session) { sg_session_leave(session); }
 
 void sg_server_destroy(sg_server *server) {
     uint32_t stuck = sessions(server);
-    if (server->resumes) return; /* what it has mapped is another proxy's: all ends with this process */
+    if (left_handed(server)) return; /* what it has mapped is another proxy's: all ends with this process */
     for (uint32_t i = 0; i < server->doorway_count; i++) sg_doorway_remove(&server->doorways[i]);
     if (stuck != 0) return; /* their threads still use what they use: only the files go */
     sg_rest_close(server);

@@ -6,5 +6,6 @@ set -eu
 cd "$(dirname "$0")/../.."
 for sanitizer in ${SANITIZERS:-address thread}; do
     echo "== $sanitizer"
-    SINGULARITY_TEST_SANITIZER=$sanitizer "${PYTHON:-python3}" -m pytest -q -p no:cacheprovider tests/interposers/test_programs.py "$@"
+    SINGULARITY_TEST_SANITIZER=$sanitizer "${PYTHON:-python3}" -m pytest -q -p no:cacheprovider \
+        tests/interposers/test_programs.py tests/interposers/test_handover.py "$@"
 done

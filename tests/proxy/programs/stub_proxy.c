@@ -1,6 +1,7 @@
 /* stub_proxy DIRECTORY DRIVER [DIRECTORY...]: a proxy without Python, with a door in each directory, over the driver library
  * and HAL that it is linked for (proxy_hal).  Ends with SIGTERM, or when its stdin is closed.
- * Lines on stdin: "export RANK FILE" and "import RANK FILE", for the replay log; each answers one line. */
+ * Lines on stdin: "export RANK FILE" and "import RANK FILE", for the replay log; each answers one line.
+ * STUB_EXCHANGE: the directory of a job whose only proxy it is.  STUB_RESUMES: it takes over, once "resume" comes on stdin. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -60,6 +61,17 @@ static void *commands(void *argument) {
     return NULL;
 }
 
+/* As the real one does (process.py). */
+static int resume(void) {
+    char line[16], why[256];
+    puts("prepared");
+    fflush(stdout);
+    if (fgets(line, sizeof line, stdin) == NULL) return 0;
+    if (sg_server_resume(server, why) == 0) return 1;
+    fprintf(stderr, "stub_proxy: %s\n", why);
+    return 0;
+}
+
 int main(int argc, char **argv) {
     char why[256];
     pthread_t thread;
@@ -70,11 +82,16 @@ int main(int argc, char **argv) {
     doors = (uint32_t)argc - 2;
     struct sg_server_options options = {.struct_size = sizeof options, .directory_count = doors,
                                         .directories = (const char *const *)argv + 2, .driver_library = driver,
-                                        .hal = proxy_hal(driver), .stop_fds = {stop_pipe[0]}};
+                                        .hal = proxy_hal(driver), .stop_fds = {stop_pipe[0]}, .exchange = getenv("STUB_EXCHANGE"),
+                                        .proxy_count = 1, .resumes = getenv("STUB_RESUMES") != NULL};
     server = sg_server_create(&options, why);
     if (server == NULL) {
         fprintf(stderr, "stub_proxy: %s\n", why);
         return 69;
+    }
+    if (options.resumes && !resume()) {
+        sg_server_destroy(server);
+        _exit(69);
     }
     sigemptyset(&term);
     sigaddset(&term, SIGTERM);
