@@ -18,77 +18,19 @@ import argparse
 import json
 import os
 import statistics
-import struct
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from cut_simulation import simulate
-from ranks import compile_c, launcher, report
+from ranks import compile_c, report
 from singularity_core._native import ffi, lib
+from stepping_job import Job
 
 from singularity_core.barrier.coordinator import BoardCut
-from singularity_core.launcher.agent_client import ask, find_job
-from singularity_core.launcher.agent_messages import ContinueRequest, Done, PauseRequest
 
 SIZES = (8, 64, 512, 4096, 16384)
-FOR_EVER = 100_000
-WINDOW = 0.5
-LOOK_SECONDS = 0.005
-
-
-class Job:
-    """Ranks that take steps until they are told to stop."""
-
-    def __init__(self, program: Path, directory: Path, ranks: int, devices: int, step_ms: int) -> None:
-        directory.mkdir()
-        self.directory, self.ranks, self.devices = directory, ranks, devices
-        options = [f"--nproc-per-node={ranks}", f"--devices={devices}", f"--rdzv-id={directory.name}"]
-        arguments = [str(directory), str(FOR_EVER), str(step_ms), "1", "1"]
-        self.process = subprocess.Popen(
-            [launcher(), "--backend", "fake", *options, "--no-python", str(program), *arguments],
-            env={**os.environ, "SINGULARITY_FAKE_DEVICES": str(devices), "SINGULARITY_FAKE_MEMORY": "256M"},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-        )
-        while min(self.steps()) < 5:
-            if self.process.poll() is not None:
-                raise SystemExit(f"the job ended early: {self.process.communicate()[1].decode()[-2000:]}")
-            time.sleep(0.02)
-        self.path = find_job(directory.name).path
-
-    def steps(self) -> list[int]:
-        """How many each rank has begun."""
-        found = []
-        for rank in range(self.ranks):
-            path = self.directory / f"steps.{rank}"
-            data = path.read_bytes() if path.exists() else b""
-            found.append(struct.unpack("Q", data)[0] if len(data) == 8 else 0)
-        return found
-
-    def rate(self, during: Callable[[], object]) -> float:
-        """Steps per second of all ranks, while `during` is called again and again."""
-        before, start = sum(self.steps()), time.monotonic()
-        while time.monotonic() - start < WINDOW:
-            during()
-            time.sleep(LOOK_SECONDS)
-        return (sum(self.steps()) - before) / (time.monotonic() - start)
-
-    def pause(self) -> tuple[int, float]:
-        """(steps that a rank still began, milliseconds); lets the job go on."""
-        before, start = self.steps(), time.monotonic()
-        done = ask(self.path, PauseRequest(timeout=60), Done, seconds=90)
-        took, after = time.monotonic() - start, self.steps()
-        if not done.ok:
-            raise SystemExit(f"the job could not be paused: {done.message} {done.waiting}")
-        ask(self.path, ContinueRequest(), Done, seconds=60)
-        return max(b - a for a, b in zip(before, after, strict=True)), took * 1e3
-
-    def close(self) -> None:
-        self.process.terminate()
-        self.process.communicate(timeout=60)
 
 
 def noting_seconds(period: int = 50, rounds: int = 20_000) -> float:
