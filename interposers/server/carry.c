@@ -59,6 +59,8 @@ int sg_calls_portable(const struct sg_request *record, char why[96])
     int shown = 0;
     while ((uint64_t)shown < left && shown < 40 && found[shown] != ';' && found[shown] != '\n' && found[shown] != '=')
         shown++;
+    while (shown > 0 && blank(found[shown - 1]))
+        shown--;
     snprintf(why, 96, "a module has a variable of its own (.global%.*s)", shown, (const char *)found);
     return 0;
 }

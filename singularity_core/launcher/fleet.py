@@ -211,12 +211,13 @@ class FleetChange:
         assert self._next is not None
         for member in self._next.members:
             if member.ending is not None:
-                tail = "; ".join(line.strip() for line in member.errors.tail[-2:])
-                raise LaunchError(f"{member.label} {member.ending} ({tail})")
+                said = "; ".join(line.strip() for line in member.errors.tail[-2:])
+                raise LaunchError(f"{member.label} {member.ending}" + f" ({said})" * bool(said))
         return self._next
 
     def write(self) -> None:
         """See `ResizeSteps`."""
+        self._living()
         self._pausing.cut().hand_over()
 
     def written(self) -> bool:

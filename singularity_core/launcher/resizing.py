@@ -66,7 +66,8 @@ class ResizeSteps(Protocol):
         """Whether all wait.  `LaunchError` when one has ended."""
 
     def write(self) -> None:
-        """All ranks stand at the cut: tells the proxies to write down their sessions."""
+        """All ranks stand at the cut: tells the proxies to write down their sessions.  `LaunchError` when one
+        of the new ones has ended."""
 
     def written(self) -> bool:
         """Whether all have.  `CutError` with the reason when one cannot."""

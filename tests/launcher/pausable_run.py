@@ -35,6 +35,18 @@ class FileCut:
         self._note("release")
         (FOLDER / "cut").write_text("open")
 
+    def hand_over(self) -> None:
+        self._note("hand_over")
+
+    def handed_over(self) -> bool:
+        return False
+
+    def freeze_ahead(self) -> None:
+        self._note("freeze_ahead")
+
+    def close(self) -> None:
+        self._note("close")
+
 
 class PausableSupervisor(Supervisor):
     """The real one, but for the cut."""

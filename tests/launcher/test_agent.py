@@ -29,8 +29,10 @@ from singularity_core.launcher.agent_messages import (
     encode,
 )
 from singularity_core.launcher.pausing import Pausing
+from singularity_core.launcher.resizing import Resizing
 
 from .test_pausing import FakeCut
+from .test_resizing import Steps
 
 STATUS = encode(StatusRequest())
 
@@ -50,6 +52,7 @@ class Loop:
             folder,
             self.selector,
             self.pausing,
+            Resizing(self.pausing, Steps(self.cut)),
             status=self._status,
             logs=lambda: LogPaths(job="j", ranks=[]),
             clock=lambda: self.now,

@@ -45,6 +45,18 @@ class FakeCut:
         if self.broken == "release":
             raise RuntimeError("no board")
 
+    def hand_over(self) -> None:
+        raise AssertionError("nobody resizes")
+
+    def handed_over(self) -> bool:
+        raise AssertionError("nobody resizes")
+
+    def freeze_ahead(self) -> None:
+        raise AssertionError("nobody resizes")
+
+    def close(self) -> None:
+        """It has nothing."""
+
 
 class Job:
     """A pausable job, what was asked, and what was answered."""

@@ -8,8 +8,10 @@ from typing import Any
 import click
 import pytest
 
+from singularity_core.launcher.errors import LaunchError
 from singularity_core.launcher.run import cli
-from singularity_core.launcher.sharing import Placement, place_ranks, swap_limit
+from singularity_core.launcher.settings import JobSettings
+from singularity_core.launcher.sharing import Placement, place_again, place_ranks, swap_limit
 
 
 def options(*arguments: str) -> dict[str, Any]:
@@ -120,3 +122,69 @@ def test_swap_limit_is_a_number_of_bytes() -> None:
 def test_one_line_says_who_shares(device_of_rank: tuple[int, ...], line: str) -> None:
     """The notice names devices and ranks, and is empty when nobody shares."""
     assert Placement(3, device_of_rank).describe_sharing() == line
+
+
+def again(devices: int, *arguments: str, ranks: int = 4, available: int = 4) -> JobSettings:
+    """The settings of a job that begins with `arguments` and is resized."""
+    placement = place_ranks(options(*arguments), ranks, available)
+    begun = JobSettings(
+        backend="fake", command=("x",), ranks=ranks, devices=placement.devices, proxied=True, run_id="r",
+        device_of_rank=placement.device_of_rank, master_addr="127.0.0.1", master_port=1,
+        grid=placement.grid, available=available,
+    )  # fmt: skip
+    return place_again(begun, devices)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "devices", "expected"),
+    [
+        ((), 2, (0, 0, 1, 1)),
+        ((), 3, (0, 0, 1, 2)),
+        (("--devices=1",), 4, (0, 1, 2, 3)),
+        (("--rank-devices=0,1,0,1",), 1, (0, 0, 0, 0)),
+        (("--rank-devices=0,1,0,1",), 2, (0, 0, 1, 1)),
+        (("--tensor-parallel=2",), 2, (0, 1, 0, 1)),
+    ],
+)
+def test_placement_after_a_resize(
+    arguments: tuple[str, ...], devices: int, expected: tuple[int, ...]
+) -> None:
+    """Ranks are dealt out as at the start of a job with that many devices, and each rank finds its device
+    behind the ordinal that it has always had."""
+    found = again(devices, *arguments)
+    assert (found.devices, found.device_of_rank) == (devices, expected)
+    assert found.device_of_ordinal[: found.ranks] == expected
+    assert place_again(found, devices) == found
+
+
+def test_ordinals_of_idle_devices_stay() -> None:
+    """A rank that saw more devices than it uses sees as many afterwards: idle ones where there are, else
+    those of others."""
+    assert again(4, "--devices=4", ranks=2).device_of_ordinal == (0, 1, 2, 3)
+    assert again(3, "--devices=4", ranks=2).device_of_ordinal == (0, 1, 2, 2)
+    assert again(1, "--devices=4", ranks=2).device_of_ordinal == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "devices", "ranks", "available", "reason"),
+    [
+        ((), 5, 4, 8, "this job can have 1 to 4; its ranks see 4"),
+        ((), 4, 4, 2, "this job can have 1 to 2"),
+        ((), 0, 4, 4, "this job can have 1 to 4"),
+        (
+            ("--tensor-parallel=2", "--pipeline-parallel=2"),
+            3,
+            8,
+            8,
+            "4 model partitions do not fit on 3 device(s)",
+        ),
+        ((), 1, 128, 128, "64"),
+    ],
+)
+def test_resizes_that_cannot_be(
+    arguments: tuple[str, ...], devices: int, ranks: int, available: int, reason: str
+) -> None:
+    """What a job could not begin with it cannot be resized to; the reason says what is possible."""
+    with pytest.raises(LaunchError) as refused:
+        again(devices, *arguments, ranks=ranks, available=available)
+    assert reason in refused.value.cause

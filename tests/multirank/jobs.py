@@ -35,10 +35,12 @@ def start_job(
     devices: int,
     options: Sequence[str] = (),
     env: dict[str, str] | None = None,
+    launcher: Sequence[str] = (),
 ) -> subprocess.Popen[str]:
-    """Starts a Python program on `ranks` ranks and `devices` in-memory devices; they end with the test."""
+    """Starts a Python program on `ranks` ranks and `devices` in-memory devices; they end with the test.
+    `launcher`: the command of another than singularity-run."""
     command = [
-        str(LAUNCHER),
+        *(launcher or [str(LAUNCHER)]),
         "--backend",
         "fake",
         f"--nproc-per-node={ranks}",
