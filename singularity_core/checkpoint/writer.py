@@ -28,6 +28,7 @@ from .manifest import (
     chunk_key,
 )
 from .pool import Pool
+from .reader import load_chunk
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -60,6 +61,8 @@ class CheckpointWriter:
         self._created_ns = leases.now_ns()
         self.checkpoint = leases.new_id(self._created_ns)
         self._pins = tuple(bases)
+        self.bases: tuple[Manifest, ...] = ()
+        """Those of the bases that were still committed when this checkpoint was begun."""
         self._objects: dict[str, StoredObject] = {}
         self._lock = threading.Lock()
         self._known: dict[str, Future[Chunk]] = {}
@@ -92,25 +95,46 @@ class CheckpointWriter:
         """Store objects ``(name, kind, data)``, taken from `objects` as room for them becomes free.
 
         No `data` may change before this returns."""
+        return self._add((name, kind, self._cut(data)) for name, kind, data in objects)
+
+    def add_pieces(self, name: str, kind: str, pieces: Iterable[ReadableBuffer | Chunk]) -> StoredObject:
+        """Store an object that its caller has cut: each buffer becomes one chunk, in order.
+
+        A `Chunk` stands for contents that a base holds (see `inherits`): neither read nor stored."""
+        return self._add([(name, kind, pieces)])[0]
+
+    def inherits(self, chunk: Chunk) -> bool:
+        """Whether a chunk of a base may be given to `add_pieces`: its file is there, and of its size."""
+        return chunk.digest in self._known
+
+    def load(self, chunk: Chunk) -> memoryview | None:
+        """The contents of a base's chunk; None where they are damaged, which `Store.verify` explains."""
+        loaded = load_chunk(self._catalogue, chunk)
+        return None if isinstance(loaded, str) else loaded
+
+    def _cut(self, data: ReadableBuffer) -> Iterator[memoryview]:
+        view = memoryview(data).cast("B")
+        return (view[piece] for piece in split(len(view), self._chunk_bytes))
+
+    def _add(
+        self, objects: Iterable[tuple[str, str, Iterable[ReadableBuffer | Chunk]]]
+    ) -> list[StoredObject]:
         if self._ended:
             raise ValueError(f"Checkpoint {self.checkpoint} is committed or given up; begin another one.")
-        added: list[StoredObject] = []
         running: deque[tuple[Future[Chunk], list[Chunk]]] = deque()
-        names: list[tuple[str, str, int, list[Chunk]]] = []
+        names: list[tuple[str, str, list[Chunk]]] = []
         seen = set(self._objects)
         try:
-            for name, kind, data in objects:
+            for name, kind, pieces in objects:
                 if name in seen or not name:
                     raise ValueError(
                         f"Checkpoint {self.checkpoint}: object name {name!r} is empty or used twice."
                     )
                 seen.add(name)
-                view = memoryview(data).cast("B")
                 chunks: list[Chunk] = []
-                names.append((name, kind, len(view), chunks))
-                for piece in split(len(view), self._chunk_bytes):
-                    with self._errors("storing a chunk"):  # in this thread, where there is no pool
-                        running.append((self._pool.submit(self._store, view[piece]), chunks))
+                names.append((name, kind, chunks))
+                for piece in pieces:
+                    running.append((self._begin(piece), chunks))
                     if len(running) > self._pool.window:
                         self._take(running)
             while running:
@@ -121,10 +145,20 @@ class CheckpointWriter:
             for future, _ in running:
                 with contextlib.suppress(BaseException):
                     future.result()
-        for name, kind, size, chunks in names:
-            self._objects[name] = stored = StoredObject(name, kind, size, tuple(chunks))
-            added.append(stored)
+        added = [
+            StoredObject(name, kind, sum(chunk.size for chunk in chunks), tuple(chunks))
+            for name, kind, chunks in names
+        ]
+        self._objects |= {stored.name: stored for stored in added}
         return added
+
+    def _begin(self, piece: ReadableBuffer | Chunk) -> Future[Chunk]:
+        if isinstance(piece, Chunk):
+            if not self.inherits(piece):
+                raise ValueError(f"Checkpoint {self.checkpoint} does not inherit chunk {piece.key}.")
+            return self._known[piece.digest]
+        with self._errors("storing a chunk"):  # in this thread, where there is no pool
+            return self._pool.submit(self._store, memoryview(piece).cast("B"))
 
     def commit(self, labels: Mapping[str, str] | None = None) -> Manifest:
         """Make the checkpoint visible; when this returns it survives a power failure.
@@ -210,9 +244,8 @@ class CheckpointWriter:
         A look at the folders spares a later restore the surprise of a chunk that was lost long ago."""
         with self._errors("looking for earlier checkpoints"):
             manifests = [self._catalogue.usable(checkpoint) for checkpoint in self._pins]
-            chunks = [
-                chunk for each in manifests if each for stored in each.objects for chunk in stored.chunks
-            ]
+            self.bases = tuple(each for each in manifests if each)
+            chunks = [chunk for each in self.bases for stored in each.objects for chunk in stored.chunks]
             sizes: dict[str, int] = {}
             for owner in {chunk.owner for chunk in chunks}:
                 sizes |= self._backend.list(f"chunks/{owner}/")
