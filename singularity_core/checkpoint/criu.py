@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import os
 import re
-import select
 import shlex
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+from .supervised import Supervised, Waited
 
 COMMAND_VARIABLE = "SINGULARITY_CRIU"
 """Path of the command; when it is set, no other place is looked at."""
@@ -31,7 +30,6 @@ _HOW_TO_GET_IT = (
 _HOW_TO_ALLOW_IT = (
     "Run as root on the machine itself, or in a container that may do this (docker run --privileged)."
 )
-_OUTPUT_BYTES = 1 << 16
 _LOG_BYTES = 1 << 20
 _QUOTED_LINES = 3
 _QUOTED_CHARACTERS = 600
@@ -198,57 +196,15 @@ def _run(command: Sequence[str], deadline_seconds: float) -> _Ending:
 
     :raises CriuUnavailableError: It cannot be started."""
     try:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        running = Supervised(command)
     except OSError as error:
         raise CriuUnavailableError(
             f"{shlex.quote(command[0])} cannot be run: {error.strerror}.",
             remedy="Install util-linux." if command[0] == _BOX[0] else _HOW_TO_GET_IT,
         ) from error
-    output = bytearray()
-    assert process.stdout is not None
-    with process.stdout as pipe:
-        try:
-            in_time = _collect(process.pid, pipe.fileno(), output, time.monotonic() + deadline_seconds)
-        finally:
-            # Not waited for yet, so the number cannot mean another's group.
-            os.killpg(process.pid, signal.SIGKILL)
-            # What was killed, be it in another group, may write files until it has closed its end.
-            _drain(pipe.fileno(), output, time.monotonic() + _KILL_SECONDS)
-            process.wait()
-    said = output.decode(errors="replace")
-    return _Ending(process.returncode if in_time else None, deadline_seconds, said)
-
-
-def _collect(pid: int, pipe: int, output: bytearray, deadline: float) -> bool:
-    """Whether the process ended before the deadline."""
-    process = os.pidfd_open(pid)
+    waited = None
     try:
-        watched = [process, pipe]
-        while (left := deadline - time.monotonic()) > 0:
-            ready = select.select(watched, [], [], left)[0]
-            if process in ready:
-                return True
-            if pipe in ready and not _read(pipe, output):
-                watched.remove(pipe)
-        return False
+        waited = running.wait(time.monotonic() + deadline_seconds)
     finally:
-        os.close(process)
-
-
-def _drain(pipe: int, output: bytearray, deadline: float) -> None:
-    while (left := deadline - time.monotonic()) > 0 and select.select([pipe], [], [], left)[0]:
-        if not _read(pipe, output):
-            return
-
-
-def _read(pipe: int, output: bytearray) -> bool:
-    """Whether there may be more.  Of endless output only the beginning is kept."""
-    data = os.read(pipe, _OUTPUT_BYTES)
-    output += data[: _OUTPUT_BYTES - len(output)]
-    return bool(data)
+        returncode = running.finish()
+    return _Ending(returncode if waited is Waited.ENDED else None, deadline_seconds, running.output)
