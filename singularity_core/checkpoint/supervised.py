@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
+import errno
 import os
 import select
+import shutil
 import signal
 import subprocess
 import time
@@ -12,6 +15,7 @@ from collections.abc import Sequence
 
 OUTPUT_BYTES = 1 << 16
 _KILL_SECONDS = 5.0
+_GATE = ("/bin/sh", "-c", 'read -r go && exec "$@" < /dev/null', "sh")
 
 
 class Waited(enum.Enum):
@@ -25,11 +29,16 @@ class Waited(enum.Enum):
 class Supervised:
     """A running command.  `finish` must be called, whatever happens."""
 
-    def __init__(self, command: Sequence[str], *, pass_fds: Sequence[int] = ()) -> None:
-        """`OSError`: it cannot be started."""
+    def __init__(self, command: Sequence[str], *, pass_fds: Sequence[int] = (), gated: bool = False) -> None:
+        """`gated`: the process waits for `open_gate` before it becomes the command; if this process ends
+        before, that one does.
+
+        `OSError`: it cannot be started."""
+        if gated and shutil.which(command[0]) is None:
+            raise FileNotFoundError(errno.ENOENT, "no such command", command[0])
         self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
+            [*_GATE, *command] if gated else command,
+            stdin=subprocess.PIPE if gated else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -37,6 +46,12 @@ class Supervised:
         )
         self.pid = self._process.pid
         self._output = bytearray()
+
+    def open_gate(self) -> None:
+        """Let it become the command."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as gate:
+            gate.write(b"go\n")
 
     @property
     def output(self) -> str:
@@ -66,6 +81,8 @@ class Supervised:
         """Kill what is left of its process group; the exit status, negative for a signal."""
         assert self._process.stdout is not None
         with self._process.stdout as pipe:
+            if self._process.stdin is not None:
+                self._process.stdin.close()
             # Not waited for yet, so the number cannot mean another's group.
             os.killpg(self.pid, signal.SIGKILL)
             # What was killed, be it in another group, may write files until it has closed its end.
