@@ -321,6 +321,15 @@ def test_files_in_memory_are_listed() -> None:
     assert found.files_in_memory == ("/dev/shm/a", "/dev/shm/b")
 
 
+def test_what_has_arrived_is_that_of_the_tree() -> None:
+    """By network and socket: what others have received does not count."""
+    connections = [Connection(1, HERE, THERE, "ESTABLISHED", 5), Connection(2, THERE, HERE, "ESTABLISHED", 7)]
+    found = facts(
+        process(sock(1)), replace(CHILD, network=8, descriptors=(sock(2),)), connections=connections
+    )
+    assert found.unread == {(NETWORK, 1): 5}
+
+
 everything = st.lists(st.sampled_from(HARMLESS + [has for has, _ in REFUSED]), max_size=6)
 
 

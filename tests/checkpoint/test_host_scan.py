@@ -337,7 +337,7 @@ def test_where_a_cgroup_is(tmp_path: Path, mounts: str, cgroup: str, found: str 
 
 TCP_TABLE = """  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt uid timeout inode
    0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 555 1
-   1: 0100007F:1F90 0100007F:D431 01 00000000:00000000 00:00000000 00000000     0        0 556 1
+   1: 0100007F:1F90 0100007F:D431 01 00000000:0000002A 00:00000000 00000000     0        0 556 1
 """
 TCP6_TABLE = """  sl  local_address remote_address st
    0: 0000000000000000FFFF00000100007F:1F90 00000000000000000000000001000000:0050 0C 0:0 0:0 0 0 0 7 1
@@ -350,7 +350,7 @@ def test_the_table_of_connections() -> None:
     """Addresses, ports, states and inodes as the kernel prints them."""
     assert list(parse_connections(TCP_TABLE)) == [
         Connection(555, ("127.0.0.1", 8080), ("0.0.0.0", 0), "LISTEN"),
-        Connection(556, ("127.0.0.1", 8080), ("127.0.0.1", 54321), "ESTABLISHED"),
+        Connection(556, ("127.0.0.1", 8080), ("127.0.0.1", 54321), "ESTABLISHED", 42),
     ]
     assert list(parse_connections(TCP6_TABLE)) == [
         Connection(7, (str(IPv6Address("::ffff:127.0.0.1")), 8080), ("::1", 80), "NEW_SYN_RECV"),

@@ -13,7 +13,7 @@ _COMMON = (
     "--tcp-established",
     "--file-locks",
     "--manage-cgroups=ignore",
-    # The whole tree stands still, so no packet can come from a process of it; others are not connected to it.
+    # The whole tree stands still, and others are not connected to it.  `Hold.dump` looks whether data moved.
     "--network-lock=skip",
     "-v2",
 )

@@ -67,6 +67,8 @@ class Connection:
     remote: tuple[str, int]
     state: str
     """As in the standard: ESTABLISHED, LISTEN, ..."""
+    unread: int = 0
+    """Bytes that have arrived and not been read."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,22 @@ class Facts:
         found = {each.target for one in self.processes for each in one.descriptors if each.in_memory}
         found |= {each.path for one in self.processes for each in one.mappings if each.in_memory}
         return tuple(sorted(found))
+
+    @property
+    def unread(self) -> dict[tuple[int, int], int]:
+        """By network and inode: how much has arrived on each TCP socket of the tree and was not read."""
+        ours = {
+            (process.network, each.identity[1])
+            for process in self.processes
+            for each in process.descriptors
+            if each.type is FileType.SOCKET
+        }
+        return {
+            (network, each.inode): each.unread
+            for network, connections in self.connections.items()
+            for each in connections
+            if (network, each.inode) in ours
+        }
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
@@ -15,13 +16,14 @@ from ..criu import quote_errors
 from .cgroup import FreezerUnavailableError, free_cgroup_of
 from .criu_lines import DUMP_LOG, describe_failure, dump_command, error_lines
 from .errors import DumpError, RefusedError
-from .facts import Allowed
+from .facts import Allowed, Facts
 from .guard import Verdict, judge
 from .keeper_link import KeeperLink, KeeperLostError
 from .messages import Done, Dump, Ended, Finish, Freeze, Held
 from .process_tree import PROC, tree_of
 from .room import check_room, estimate_image, unlinked_bytes
 from .scan import scan
+from .sockets import read_connections
 
 FREEZE_SECONDS = 10.0
 DUMP_SECONDS = 300.0
@@ -94,13 +96,16 @@ class Hold:
         :raises DumpError: CRIU could not, or did not end within `seconds`."""
         if self._dumped or not self._holding:
             raise ValueError("A hold is good for one dump, before the tree goes on.")
-        if verdicts := self.judge():
+        facts = scan(self._root)
+        if verdicts := judge(facts, self._allowed):
             raise refusal(verdicts)
         pid = _pid_inside(self._root) if enter else self._root
         command = dump_command(criu, pid, ghost_bytes=self._ghost_bytes, enter=enter)
         ended = self._keeper.run_criu(Dump(command, seconds), seconds)
         if ended.returncode != 0:
             raise self._failure(ended, seconds)
+        if self.why_not_still is None:
+            _refuse_if_data_moved(facts)
         self._dumped = True
         for log in (DUMP_LOG, "hook"):
             with contextlib.suppress(FileNotFoundError):
@@ -133,6 +138,19 @@ class Hold:
             "dumped", describe_ending(ended, seconds), log, quote_errors("\n".join(error_lines(log)[:3]))
         )
         return DumpError(cause, remedy=remedy)
+
+
+def _refuse_if_data_moved(before: Facts) -> None:
+    """A process that stands still reads nothing, but the kernel may deliver what was sent before, such as
+    when it asks whether there is room again.  If it did so after the receiver was dumped and before the
+    sender was, the restored sender would never repeat what the restored receiver waits for."""
+    pids = {process.network: process.pid for process in before.processes}
+    now = {network: tuple(read_connections(PROC / str(pid))) for network, pid in pids.items()}
+    if replace(before, connections=now).unread != before.unread:
+        raise DumpError(
+            "Data arrived on a TCP connection of the job while it was dumped, so that its ends do not fit.",
+            remedy="Take the checkpoint again.",
+        )
 
 
 def refusal(verdicts: Sequence[Verdict]) -> RefusedError:

@@ -47,7 +47,9 @@ def parse_connections(table: str) -> Iterator[Connection]:
         fields = line.split()
         state = int(fields[3], 16)
         said = _STATES[state] if state < len(_STATES) else f"state {state}"
-        yield Connection(int(fields[9]), _parse_end(fields[1]), _parse_end(fields[2]), said)
+        # Of a listener the second number counts connections that wait to be accepted.
+        unread = int(fields[4].partition(":")[2], 16)
+        yield Connection(int(fields[9]), _parse_end(fields[1]), _parse_end(fields[2]), said, unread)
 
 
 def _parse_end(text: str) -> tuple[str, int]:

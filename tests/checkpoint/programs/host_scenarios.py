@@ -167,6 +167,7 @@ def children_but(job: Job) -> list[int]:
     return [it.pid for it in mine if it.pid != job.pid]
 
 
+PIDFD_GETFD = 438
 WORDS, STORE_STEPS = 9, 3
 """Ready, freeze, held, dump, started, begin, ended, finish, done; and add, commit, committed."""
 
@@ -379,6 +380,35 @@ def moves_to_another_box(place: Path) -> None:
     job.must_be_gone()
 
 
+def refuses_what_moved(place: Path) -> None:
+    """A dump during which data arrived on a connection of the job is none."""
+    job = Job(place)
+    if job.cgroup is None:
+        return  # what has arrived before CRIU stops the tree is not known
+    facts = scan(job.pid)
+    inode = next(it.inode for each in facts.connections.values() for it in each if it.state == "ESTABLISHED")
+    holder, number = next(
+        (process.pid, each.number)
+        for process in facts.processes
+        for each in process.descriptors
+        if each.target == f"socket:[{inode}]"
+    )
+    lines = f"""import ctypes, os, socket
+process = os.pidfd_open({holder})
+end = socket.socket(fileno=ctypes.CDLL(None).syscall({PIDFD_GETFD}, process, {number}, 0))
+end.send(b"x")
+"""
+    (place / "send.py").write_text(lines)
+    sender = script(place, f"{sys.executable} {place / 'send.py'}")
+    with Hold(job.pid, place=MEMORY) as held:
+        with pytest.raises(DumpError) as caught:
+            held.dump(sender)
+        assert "Data arrived on a TCP connection" in caught.value.cause, caught.value
+        with pytest.raises(ValueError, match="Only a tree that was dumped"):
+            held.end()
+    assert leftovers() == []
+
+
 def needs_room(place: Path) -> None:
     """Without memory-backed room a dump is refused before anything is stopped."""
     job = Job(place, "small")
@@ -406,6 +436,7 @@ SCENARIOS: dict[str, Callable[[Path], None]] = {
     "restore": leaves_nothing_of_a_failed_restore,
     "box": moves_to_another_box,
     "pipe": speaks_through_a_pipe,
+    "moved": refuses_what_moved,
     "room": needs_room,
 }
 
