@@ -54,7 +54,7 @@ def ingest(writer: CheckpointWriter, dump: Path, *, image: str = HOST_IMAGE) -> 
     """Store all files of the directory `dump`, less what a base of the checkpoint has in its image of this
     name.
 
-    The files must not change meanwhile.  Takes one core two seconds per GiB, and the writer's threads."""
+    The files must not change meanwhile.  Takes one core seven seconds per GiB, and the writer's threads."""
     files = sorted(path for path in dump.iterdir() if path.is_file())
     sizes = {path: path.stat().st_size for path in files}
     packer = Packer(
