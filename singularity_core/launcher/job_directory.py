@@ -22,6 +22,8 @@ from .errors import LaunchError
 from .processes import end_members
 
 OWNER_FILE = "owner"
+FILE_LOG = "files.log"
+"""What the job's processes change among files."""
 
 
 def jobs_root() -> Path:
@@ -111,6 +113,17 @@ class JobDirectory:
                 path.mkdir(mode=0o700)
                 return path
         raise AssertionError("unreachable")
+
+    @property
+    def file_log(self) -> Path:
+        """What the job's processes note about files."""
+        return self.path / FILE_LOG
+
+    def make_file_log(self) -> Path:
+        """The log of files, empty.  Processes append to it, and do not make it."""
+        path = self.file_log
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        return path
 
     def remove(self) -> None:
         """Removes the directory, and its parent when it was the last one.  Harmless when repeated."""

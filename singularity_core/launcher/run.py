@@ -106,6 +106,8 @@ def _launch(backend: str | None, target: tuple[str, ...], **options: Any) -> int
         guardian = Guardian(directory)
         become_subreaper()
         allow_open_files()
+        if settings.proxied:
+            directory.make_file_log()
         common = job_environment(settings, directory.job, os.environ, library)
         if not settings.proxied:
             common |= facts.environment

@@ -14,7 +14,7 @@ from pathlib import Path
 from ..hal.cuda_wheels import nvrtc_library
 from ..placement import Coordinates
 from .errors import LaunchError
-from .job_directory import ordinal_path
+from .job_directory import FILE_LOG, ordinal_path
 from .processes import JOB_VARIABLE
 
 MAX_RANKS = 1024
@@ -22,6 +22,10 @@ MAX_RANKS = 1024
 
 MAX_RANKS_PER_DEVICE = 64
 """So many sessions can share a device (splicing/slicer.h)."""
+
+
+FILE_LOG_VARIABLE = "SINGULARITY_FILE_LOG"
+"""Tells the processes of a job where to note what they change among files (checkpoint/file_log.py)."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +129,12 @@ def preload_library() -> Path | None:
     return library if library.is_file() else None
 
 
+def files_library() -> Path | None:
+    """What notes which files a rank changes, for checkpoints; None where it is not built."""
+    library = Path(__file__).parent.parent / "lib" / "rank" / "libsingularity_files.so"
+    return library if library.is_file() else None
+
+
 def joined_path(first: Sequence[Path | str], inherited: str, last: Sequence[Path | str] = ()) -> str:
     """A search path: `first`, then what the user had, then `last`; each directory once."""
     parts = [str(part) for part in first] + inherited.split(":") + [str(part) for part in last]
@@ -158,9 +168,9 @@ def job_environment(
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "TORCHELASTIC_USE_AGENT_STORE": "False",
     }
-    preload = preload_library() if settings.proxied else None
-    if preload is not None:  # before the user's own, which stay
-        environment["LD_PRELOAD"] = joined_path([preload], inherited.get("LD_PRELOAD", "").replace(" ", ":"))
+    preload = [each for each in (preload_library(), files_library()) if each and settings.proxied]
+    if preload:  # before the user's own, which stay
+        environment["LD_PRELOAD"] = joined_path(preload, inherited.get("LD_PRELOAD", "").replace(" ", ":"))
     if settings.ranks > 1:
         environment.setdefault("OMP_NUM_THREADS", "1")
     return environment
@@ -175,6 +185,7 @@ def rank_environment(
         environment[name] = str(local_rank)
     environment.pop("SINGULARITY_DEVICES", None)
     if settings.proxied:
+        environment[FILE_LOG_VARIABLE] = str(job_directory / FILE_LOG)
         environment["SINGULARITY_DEVICES"] = ":".join(
             str(ordinal_path(job_directory, ordinal)) for ordinal in range(len(settings.device_of_ordinal))
         )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from singularity_core.checkpoint.file_log import LOG_VARIABLE
 from singularity_core.launcher import settings
 from singularity_core.launcher.settings import JobSettings, job_environment, rank_environment
 
@@ -20,24 +21,25 @@ def job(**changes: object) -> JobSettings:
 
 
 @pytest.fixture
-def preload(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """An installation that has the library to preload."""
-    library = tmp_path / "libsingularity_preload.so"
-    monkeypatch.setattr(settings, "preload_library", lambda: library)
-    return library
+def preload(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Path]:
+    """An installation that has the libraries to preload."""
+    libraries = [tmp_path / "libsingularity_preload.so", tmp_path / "libsingularity_files.so"]
+    monkeypatch.setattr(settings, "preload_library", lambda: libraries[0])
+    monkeypatch.setattr(settings, "files_library", lambda: libraries[1])
+    return libraries
 
 
 @pytest.mark.parametrize(
     ("inherited", "rest"),
     [(None, []), ("/a.so:/b.so", ["/a.so", "/b.so"]), ("/a.so /b.so", ["/a.so", "/b.so"])],
 )
-def test_preload_is_prepended(preload: Path, inherited: str | None, rest: list[str]) -> None:
-    """Our library comes first in LD_PRELOAD, and the user's stay, however they are separated."""
+def test_preload_is_prepended(preload: list[Path], inherited: str | None, rest: list[str]) -> None:
+    """Our libraries come first in LD_PRELOAD, and the user's stay, however they are separated."""
     before = {} if inherited is None else {"LD_PRELOAD": inherited}
-    assert job_environment(job(), "j", before, None)["LD_PRELOAD"].split(":") == [str(preload), *rest]
+    assert job_environment(job(), "j", before, None)["LD_PRELOAD"].split(":") == [*map(str, preload), *rest]
 
 
-def test_nothing_is_preloaded_without_proxies(preload: Path) -> None:
+def test_nothing_is_preloaded_without_proxies(preload: list[Path]) -> None:
     """With --no-proxy LD_PRELOAD stays as it is."""
     found = job_environment(job(proxied=False), "j", {"LD_PRELOAD": "/a.so"}, None)
     assert found["LD_PRELOAD"] == "/a.so"
@@ -46,7 +48,14 @@ def test_nothing_is_preloaded_without_proxies(preload: Path) -> None:
 def test_without_the_library_preload_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """An installation without the library adds no LD_PRELOAD."""
     monkeypatch.setattr(settings, "preload_library", lambda: None)
+    monkeypatch.setattr(settings, "files_library", lambda: None)
     assert "LD_PRELOAD" not in job_environment(job(), "j", {}, None)
+
+
+def test_processes_know_where_to_note_files() -> None:
+    """A rank behind a proxy finds the log in its job's directory; the checkpoint looks for the same name."""
+    assert rank_environment(job(), {}, 0, Path("/j"))[LOG_VARIABLE] == "/j/files.log"
+    assert LOG_VARIABLE not in rank_environment(job(proxied=False), {}, 0, Path("/j"))
 
 
 @pytest.mark.parametrize("rank", range(4))
