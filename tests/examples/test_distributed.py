@@ -105,6 +105,65 @@ def test_pauses_do_not_change_training(
         assert ours["weights"] == theirs["weights"]
 
 
+def resized(
+    example: str,
+    *arguments: str,
+    ranks: int,
+    sizes: list[int],
+    options: tuple[str, ...],
+    folder: Path,
+    environment: dict[str, str],
+) -> Results:
+    """What the ranks of an example wrote that got `sizes` devices, one after another and once at least, while
+    it trained."""  # fmt: skip
+    process = start_job(
+        EXAMPLES / example,
+        *("--steps", str(STEPS), *arguments, "--json", str(folder)),
+        ranks=ranks,
+        devices=ranks,
+        options=[f"--rdzv-id={folder.name}", *options],
+        env={**environment, **ALONE},
+    )
+    assert process.stdout is not None
+    while "step    1" not in process.stdout.readline():
+        assert process.poll() is None, finish(process)
+    done = 0
+    while control("resize", "--timeout=60", folder.name, str(sizes[done % len(sizes)])):
+        done += 1
+    code, _, stderr = finish(process, 400)
+    assert code == 0, stderr
+    assert done >= len(sizes), "the training was over too early"
+    return written(folder, ranks)
+
+
+@pytest.mark.long
+def test_resizes_do_not_change_data_parallel_training(
+    train: Train, rank_environment: dict[str, str], tmp_path: Path
+) -> None:
+    """Training on 4, 2, 1, 4 ... devices ends with the losses and weights of training on four."""
+    quiet = train("train_ddp.py", ranks=4, devices=4)
+    ours = resized(
+        "train_ddp.py", ranks=4, sizes=[2, 1, 4], options=(), folder=tmp_path, environment=rank_environment
+    )
+    for one, other in zip(ours, quiet, strict=True):
+        assert {**one, "folder": other["folder"], "step_seconds": other["step_seconds"]} == other
+
+
+@pytest.mark.long
+def test_resizes_do_not_change_three_dimensional_training(
+    train: Train, rank_environment: dict[str, str], tmp_path: Path
+) -> None:
+    """Training in a grid of 2x2x2 on 8, 4, 8 ... devices is training on eight."""
+    arguments, options = parallel(2, 2)
+    quiet = train("train_3d.py", *arguments, ranks=8, devices=8, options=options)
+    ours = resized(
+        "train_3d.py", *arguments, ranks=8, sizes=[4, 8], options=options, folder=tmp_path,
+        environment=rank_environment,
+    )  # fmt: skip
+    for one, other in zip(ours, quiet, strict=True):
+        assert {**one, "folder": other["folder"]} == other
+
+
 @pytest.mark.parametrize(
     ("devices", "options"),
     [(2, ()), (1, ()), (2, ("--rank-devices", "0,1,0,1"))],
@@ -139,8 +198,10 @@ def parallel(tensor: int, pipeline: int) -> tuple[tuple[str, ...], tuple[str, ..
 
 @pytest.mark.parametrize(
     ("tensor", "pipeline", "devices"),
-    [(2, 2, 4), (1, 2, 2)],
-    ids=["2x2x2-on-4", "1x2x4-on-2"],
+    [
+        pytest.param(2, 2, 4, id="2x2x2-on-4"),
+        pytest.param(1, 2, 2, id="1x2x4-on-2", marks=pytest.mark.long),
+    ],
 )
 def test_three_dimensional_bits_do_not_depend_on_devices(
     train: Train, tensor: int, pipeline: int, devices: int

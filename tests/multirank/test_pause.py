@@ -23,7 +23,7 @@ RHYTHM = Path(__file__).parent / "programs" / "rhythm.py"
 INTERPRETER = Path(__file__).parent / "programs" / "interpreter.py"
 
 
-@pytest.mark.parametrize(("ranks", "devices"), [(4, 2), (3, 1), (2, 2)])
+@pytest.mark.parametrize(("ranks", "devices"), [(4, 2), pytest.param(3, 1, marks=pytest.mark.long), (2, 2)])
 def test_pauses_at_random_moments_change_nothing(ranks: int, devices: int, tmp_path: Path) -> None:
     """While paused no rank takes a step; after many pauses the bytes are those of a job never paused."""
     quiet = Job(tmp_path / "quiet", ranks, devices, name=f"quiet-{tmp_path.name}")

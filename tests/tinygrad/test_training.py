@@ -47,8 +47,11 @@ def trained(run_rank: Any, rank_environment: dict[str, str], tmp_path_factory: p
     return train
 
 
+OPTIMIZERS = pytest.mark.parametrize("optimizer", [pytest.param("sgd", marks=pytest.mark.long), "adam"])
+
+
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@OPTIMIZERS
 def test_proxied_losses_are_native_losses_bit_for_bit(trained: Any, optimizer: str) -> None:
     """With TinyJit and CUDA graphs on, every loss through the proxy equals the native one exactly."""
     native, proxied = trained("native", optimizer), trained("proxied", optimizer)
@@ -57,7 +60,7 @@ def test_proxied_losses_are_native_losses_bit_for_bit(trained: Any, optimizer: s
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@OPTIMIZERS
 def test_losses_and_accuracy_agree_with_the_cpu_device(trained: Any, optimizer: str) -> None:
     """50 losses stay within 1e-4 of those of tinygrad's CPU device; the accuracy ends within 1 %."""
     ours, theirs = trained("native", optimizer), trained("cpu", optimizer)
