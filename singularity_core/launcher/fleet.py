@@ -9,7 +9,6 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..barrier.coordinator import carry_communicators
 from ..barrier.interface import Cut
@@ -17,16 +16,14 @@ from ..proxy.process import PREPARED_LINE, READY_LINE
 from .door import Dead, mark_dead
 from .errors import LaunchError, system_error
 from .job_directory import JobDirectory
+from .members import Member
 from .pausing import Pausing
 from .processes import kill_all
 from .sessions import read_arena_bytes
 from .settings import JobSettings, ordinals_of, proxy_environment
 from .sharing import Placement, place_again
 
-if TYPE_CHECKING:
-    from .supervisor import Member
-
-StartProxy = Callable[[int, list[str], Mapping[str, str], Sequence[int]], "Member"]
+StartProxy = Callable[[int, list[str], Mapping[str, str], Sequence[int]], Member]
 """Starts the proxy of a device with a command, an environment, and the descriptors that it inherits."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import os
 import selectors
@@ -16,30 +17,59 @@ TAIL_LINES = 20
 _LONGEST_LINE = 4096
 
 
-class Relay:
-    """One output stream of one process, read without blocking."""
+class Output(abc.ABC):
+    """One output stream of one process, wherever it comes from."""
 
-    def __init__(self, terminal: Terminal, *, prefix: str = "", log: Path | None = None) -> None:
+    def __init__(self, terminal: Terminal, *, prefix: str, log: Path | None) -> None:
         """`terminal`: where to copy it.  `prefix` goes before each line there, not in the log."""
-        self.reading, self.writing = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(self.reading, False)
         self.log_path = log
         self._terminal = terminal
         self._prefix = prefix.encode()
         self._partial = b""
         self._tail: deque[bytes] = deque(maxlen=TAIL_LINES)
-        self._selector: selectors.BaseSelector | None = None
-        self._closed = False
-        self._log: BinaryIO | None = None
-        if log is not None:
-            log.parent.mkdir(parents=True, exist_ok=True)
-            self._log = log.open("ab", buffering=0)  # another proxy may have begun it
 
     @property
     def tail(self) -> list[str]:
         """The last lines, without line ends."""
         lines = [*self._tail, self._partial] if self._partial else list(self._tail)
         return [line[:_LONGEST_LINE].decode(errors="replace") for line in lines[-TAIL_LINES:]]
+
+    @abc.abstractmethod
+    def watch(self, selector: selectors.BaseSelector) -> None:
+        """From now on `selector` calls it whenever something has come."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """The process has ended: takes what is still there, without waiting for more."""
+
+    def _show(self, data: bytes) -> None:
+        lines = (self._partial + data).split(b"\n")
+        self._partial = lines.pop()[-(1 << 20) :]
+        self._tail.extend(lines)
+        if not self._prefix:
+            self._terminal.write(data)
+        elif lines:
+            self._terminal.write(b"".join(self._prefix + line + b"\n" for line in lines))
+
+    def _show_end(self) -> None:
+        """A last line may lack its end."""
+        if self._prefix and self._partial:
+            self._terminal.write(self._prefix + self._partial + b"\n")
+
+
+class Relay(Output):
+    """Comes through a pipe, is read without blocking, and kept in a log if that is wanted."""
+
+    def __init__(self, terminal: Terminal, *, prefix: str = "", log: Path | None = None) -> None:
+        super().__init__(terminal, prefix=prefix, log=log)
+        self.reading, self.writing = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self.reading, False)
+        self._selector: selectors.BaseSelector | None = None
+        self._closed = False
+        self._log: BinaryIO | None = None
+        if log is not None:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            self._log = log.open("ab", buffering=0)  # another proxy may have begun it
 
     def close_writing(self) -> None:
         """Once the process has its copy."""
@@ -89,23 +119,13 @@ class Relay:
                 self._log.close()
                 self._log = None
 
-    def _show(self, data: bytes) -> None:
-        lines = (self._partial + data).split(b"\n")
-        self._partial = lines.pop()[-(1 << 20) :]
-        self._tail.extend(lines)
-        if not self._prefix:
-            self._terminal.write(data)
-        elif lines:
-            self._terminal.write(b"".join(self._prefix + line + b"\n" for line in lines))
-
     def close(self) -> None:
         """Takes what is still in the pipe, without waiting for descendants that hold it open."""
         self._closed = True
         self._unwatch()
         with contextlib.suppress(OSError):
             self._pump(last=True)
-        if self._prefix and self._partial:
-            self._terminal.write(self._prefix + self._partial + b"\n")
+        self._show_end()
         if self._log is not None:
             self._log.close()
         os.close(self.reading)

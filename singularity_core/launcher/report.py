@@ -25,7 +25,6 @@ class Failure:
     """Seconds since the epoch."""
     tail: list[str]
     log: Path | None
-    proxy: bool = False
     affected: list[str] = field(default_factory=list)
 
     @property

@@ -16,6 +16,7 @@ from ..hal.registry import list_backends
 from .errors import LaunchError, system_error
 from .guardian import Guardian
 from .job_directory import create_job_directory, new_job_name, sweep_stale_jobs
+from .members import ChildRanks
 from .probe import BackendFacts, probe_backend
 from .processes import allow_open_files, become_subreaper
 from .report import fail, say
@@ -117,6 +118,7 @@ def _launch(backend: str | None, target: tuple[str, ...], **options: Any) -> int
             guardian,
             common_environment=common,
             backend_environment=facts.environment,
+            ranks=ChildRanks(settings),
         )
         return supervisor.run()
     finally:

@@ -68,6 +68,10 @@ class JobSettings:
             tuple(visible_devices(self.device_of_rank, self.devices)) if self.behind is None else self.behind
         )
 
+    def log_file(self, place: str, stream: str) -> Path | None:
+        """Where the output of a rank or a proxy is kept; None: nowhere."""
+        return None if self.log_dir is None else self.log_dir / place / f"{stream}.log"
+
 
 def visible_devices(device_of_rank: Sequence[int], devices: int) -> list[int]:
     """The physical device behind each ordinal that a rank sees.  A rank sees what it would see if each rank

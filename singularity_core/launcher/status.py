@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from .agent_messages import JobStatus, LogPaths, ProxyStatus, RankLogs, RankStatus, Refusal
 from .job_directory import JobDirectory
+from .members import Kind, Member
 from .pausing import Pausing
 from .sessions import SessionFacts, read_arena_bytes, read_sessions, sum_counters
 from .settings import JobSettings, ordinals_of
-
-if TYPE_CHECKING:
-    from .supervisor import Member
 
 
 def describe_job(
@@ -28,8 +25,8 @@ def describe_job(
 ) -> JobStatus:
     """The job at this moment.  `phase` is what it is called while it is not up and running; `started` and
     `now` are of one monotonic clock."""
-    proxies = {member.index: member for member in members if member.proxy}
-    ranks = {member.index: member for member in members if not member.proxy}
+    proxies = {member.index: member for member in members if member.kind is Kind.PROXY}
+    ranks = {member.index: member for member in members if member.kind is Kind.RANK}
     doors = {
         device: [
             directory.ordinal_path(ordinal) for ordinal in ordinals_of(device, settings.device_of_ordinal)

@@ -15,58 +15,36 @@ the wake-up descriptor.  What happens:
 
 from __future__ import annotations
 
-import errno
 import os
 import selectors
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..barrier.coordinator import BoardCut
 from ..barrier.interface import Cut
 from .agent import Agent
 from .agent_messages import JobStatus
-from .errors import LaunchError, system_error
+from .errors import LaunchError
 from .fleet import Fleet, FleetChange
 from .guardian import Guardian
 from .job_directory import JobDirectory
+from .members import Kind, Member, RankStarter, start_child
 from .output import Relay
 from .pausing import Pausing
-from .processes import Ending, die_with_parent, kill_all, kill_until_quiet, live_descendants
+from .processes import Ending, kill_until_quiet, live_descendants
 from .report import Failure, describe_failure, say
 from .resizing import ResizeState, Resizing
 from .settings import JobSettings, rank_environment
 from .status import describe_job, log_paths
-from .terminal import STANDARD_ERROR, STANDARD_OUTPUT, TERMINALS
+from .terminal import STANDARD_ERROR, TERMINALS
 
 _PROXY_START_SECONDS = 120.0
 _PROXY_STOP_SECONDS = 10.0
 _LINGER_SECONDS = 1.0
 _SWEEP_SECONDS = 10.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-
-
-@dataclass
-class Member:
-    """A process that the launcher started."""
-
-    label: str
-    proxy: bool
-    index: int
-    """Local rank, or ordinal of the device."""
-    process: subprocess.Popen[bytes]
-    pidfd: int
-    relays: list[Relay]
-    errors: Relay
-    """The one of `relays` that carries stderr."""
-    started: float
-    """On the monotonic clock, as `ended`."""
-    ready: bool = False
-    ending: Ending | None = field(default=None)
-    ended: float | None = None
 
 
 class Supervisor:
@@ -80,6 +58,7 @@ class Supervisor:
         *,
         common_environment: Mapping[str, str],
         backend_environment: Mapping[str, str],
+        ranks: RankStarter,
         make_cut: Callable[[Path, int], Cut] = BoardCut,
     ) -> None:
         """`make_cut`: from the exchange directory and the number of proxies, what can pause the job."""
@@ -89,7 +68,10 @@ class Supervisor:
         self._common_environment = common_environment
         self._make_cut = make_cut
         self._selector = selectors.DefaultSelector()
+        self._starter = ranks
         self._members: list[Member] = []
+        self._noticed: list[Member] = []
+        """Those whose ends are to be looked at in this turn of the loop."""
         self._failure: Failure | None = None
         self._signals: list[int] = []
         self._ending = False  # endings are no failures any more
@@ -144,6 +126,9 @@ class Supervisor:
                 restore()
 
     def _start_and_wait(self) -> None:
+        place = self._starter.open()
+        if place is not None:
+            self._take_in(place)
         if self._settings.proxied:
             self._fleet.start(self._start_proxy)
             deadline = time.monotonic() + _PROXY_START_SECONDS
@@ -157,7 +142,11 @@ class Supervisor:
                 self._turn(1.0)
         for rank in range(self._settings.ranks):
             if not self._stopping:
-                self._start_rank(rank)
+                environment = rank_environment(
+                    self._settings, self._common_environment, rank, self._directory.path
+                )
+                self._take_in(self._starter.start(rank, environment))
+        self._starter.all_started()
         self._phase = ""
         if self._settings.proxied:
             fleet = self._fleet
@@ -190,11 +179,11 @@ class Supervisor:
 
     @property
     def _ranks(self) -> list[Member]:
-        return [member for member in self._members if not member.proxy]
+        return [member for member in self._members if member.kind is Kind.RANK]
 
     @property
     def _proxies(self) -> list[Member]:
-        return [member for member in self._members if member.proxy]
+        return [member for member in self._members if member.kind is Kind.PROXY]
 
     @staticmethod
     def _running(members: list[Member]) -> list[Member]:
@@ -224,111 +213,74 @@ class Supervisor:
     def _start_proxy(
         self, device: int, command: list[str], environment: Mapping[str, str], inherited: Sequence[int]
     ) -> Member:
-        errors = Relay(
-            STANDARD_ERROR, prefix=f"[proxy {device}] ", log=self._log(f"proxy-{device}", "stderr")
-        )
+        options, descriptors = self._starter.proxy_options()
+        log = self._settings.log_file(f"proxy-{device}", "stderr")
+        errors = Relay(STANDARD_ERROR, prefix=f"[proxy {device}] ", log=log)
         label = f"the proxy of device {device}"
-        return self._start(
-            label, device, command, environment, [errors], inherited=inherited, stdout=errors.writing
+        process = start_child(
+            label,
+            [*command, *options],
+            environment,
+            stdout=errors.writing,
+            stderr=errors.writing,
+            inherited=[*inherited, *descriptors],
         )
-
-    def _start_rank(self, rank: int) -> None:
-        environment = rank_environment(self._settings, self._common_environment, rank, self._directory.path)
-        log_dir = self._settings.log_dir
-        prefix = f"[rank{rank}]: " if log_dir and self._settings.ranks > 1 else ""
-        relays = [Relay(STANDARD_ERROR, prefix=prefix, log=self._log(str(rank), "stderr"))]
-        stdout = None  # the launcher's own: a terminal stays a terminal
-        if log_dir:
-            relays.append(Relay(STANDARD_OUTPUT, prefix=prefix, log=self._log(str(rank), "stdout")))
-            stdout = relays[1].writing
-        self._start(f"rank {rank}", rank, self._settings.command, environment, relays, stdout=stdout)
-
-    def _start(
-        self,
-        label: str,
-        index: int,
-        command: list[str] | tuple[str, ...],
-        environment: Mapping[str, str],
-        relays: list[Relay],
-        *,
-        stdout: int | None,
-        inherited: Sequence[int] | None = None,
-    ) -> Member:
-        """`inherited`: the descriptors of a proxy; None: it is a rank."""
-        try:
-            process = subprocess.Popen(
-                command,
-                env=environment,
-                stdout=stdout,
-                stderr=relays[0].writing,
-                stdin=subprocess.DEVNULL if inherited is not None else None,
-                pass_fds=inherited or (),
-                start_new_session=True,
-                preexec_fn=die_with_parent(os.getpid()),
-            )
-        except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR):
-                raise system_error(error, f"{label} could not be started") from error
-            raise LaunchError(
-                f"{label} could not be started: {command[0]}: {error.strerror}.",
-                remedy="With --no-python the program must be an executable file.",
-                exit_code=127 if error.errno == errno.ENOENT else 126,
-            ) from error
-        self._guardian.know(process.pid)
-        member = Member(
-            label, inherited is not None, index, process, os.pidfd_open(process.pid), relays, relays[0],
-            time.monotonic(),
-        )  # fmt: skip
-        self._members.append(member)
-        for relay in relays:
-            relay.close_writing()
-            relay.watch(self._selector)
-        self._selector.register(member.pidfd, selectors.EVENT_READ, member)
+        errors.close_writing()
+        member = Member(label, Kind.PROXY, device, process, [errors], errors)
+        self._take_in(member)
         return member
 
-    def _log(self, place: str, stream: str) -> Path | None:
-        log_dir = self._settings.log_dir
-        return None if log_dir is None else log_dir / place / f"{stream}.log"
+    def _take_in(self, member: Member) -> None:
+        """From now on it is watched."""
+        if member.process.pid > 0:
+            self._guardian.know(member.process.pid)
+        self._members.append(member)
+        for output in member.outputs:
+            output.watch(self._selector)
+        member.process.watch(self._selector, lambda: self._noticed.append(member))
 
     # ---- watching --------------------------------------------------------------------------------------
 
     def _turn(self, timeout: float | None) -> None:
         """Waits for events once, and handles all that have happened."""
-        ended: list[Member] = []
         due = self._agent.next_tick()
         if due is not None:
             timeout = due if timeout is None else min(timeout, due)
         for key, _ in self._selector.select(timeout):
-            if isinstance(key.data, Member):
-                ended.append(key.data)
-            else:
-                key.data()
-        if any(not member.proxy for member in ended):  # did it lose its proxy?
-            ended += [m for m in self._running(self._fleet.members) if m not in ended and _has_ended(m)]
-        for member in sorted(ended, key=lambda m: (not m.proxy, m.process.wait() >= 0)):
+            key.data()
+        ended, self._noticed = self._noticed, []
+        if any(member.kind is Kind.RANK for member in ended):  # did it lose its proxy, or all its box?
+            others = [m for m in self._running(self._members) if m.kind is not Kind.RANK and m not in ended]
+            ended += [member for member in others if member.process.returncode() is not None]
+        for member in sorted(ended, key=_earlier):
             self._ended(member)
         self._reap_orphans()
         self._agent.tick()
 
     def _ended(self, member: Member) -> None:
-        returncode = member.process.wait()
+        returncode = member.process.returncode()
+        if returncode is None or member.ending is not None:
+            return
         member.ending = Ending(returncode)
         member.ended = time.monotonic()
-        self._selector.unregister(member.pidfd)
-        os.close(member.pidfd)
-        for relay in member.relays:
-            relay.close()
-        if member.proxy and member not in self._fleet.members:
-            return  # of a fleet that was given up, or never was the job's
-        if member.proxy:
+        member.process.close()
+        for output in member.outputs:
+            output.close()
+        if member.kind is Kind.PROXY:
+            if member not in self._fleet.members:
+                return  # of a fleet that was given up, or never was the job's
             self._fleet.mark_dead(member.index)
-        if not self._ending and self._failure is None and (member.proxy or returncode != 0):
+        if not self._ending and self._failure is None and (member.kind is not Kind.RANK or returncode != 0):
             self._failure = self._blame(member)
 
     def _blame(self, member: Member) -> Failure:
         assert member.ending is not None
         device_of_rank = self._fleet.settings.device_of_rank
-        users = [r.index for r in self._ranks if device_of_rank[r.index] == member.index]
+        served = [
+            rank.index
+            for rank in self._ranks
+            if member.kind is Kind.BOX or device_of_rank[rank.index] == member.index
+        ]
         return Failure(
             label=member.label,
             pid=member.process.pid,
@@ -336,13 +288,12 @@ class Supervisor:
             when=time.time(),
             tail=member.errors.tail,
             log=member.errors.log_path,
-            affected=[f"rank {rank}" for rank in users] if member.proxy else [],
-            proxy=member.proxy,
+            affected=[f"rank {rank}" for rank in served] if member.kind is not Kind.RANK else [],
         )
 
     def _reap_orphans(self) -> None:
         """Collects descendants that lost their parent; the kernel made them our children."""
-        known = {member.process.pid for member in self._members}
+        known = {member.process.pid for member in self._running(self._members)}
         try:
             while (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
                 if found.si_pid in known:
@@ -406,8 +357,9 @@ class Supervisor:
 
         # Some clean up when their parent is gone: Python's resource tracker removes shared memory, say.
         linger = time.monotonic() + _LINGER_SECONDS
-        while look() and len(self._signals) < 2 and time.monotonic() < linger:
+        while look() - self._starter.caretakers() and len(self._signals) < 2 and time.monotonic() < linger:
             time.sleep(0.01)
+        self._starter.close()
         left = kill_until_quiet(look, _SWEEP_SECONDS)
         self._reap_orphans()
         self.swept = not left
@@ -416,14 +368,20 @@ class Supervisor:
 
     def _stop(self, members: list[Member], number: int, grace: float) -> None:
         """Asks politely, waits, kills.  A second signal from the user, now or before, cuts the wait."""
-        kill_all((m.process.pid for m in self._running(members)), number)
+        self._signal(members, number)
         deadline = time.monotonic() + grace
         while self._running(members) and len(self._signals) < 2 and time.monotonic() < deadline:
             self._turn(min(1.0, max(0.0, deadline - time.monotonic())))
-        kill_all(m.process.pid for m in self._running(members))
+        self._signal(members, signal.SIGKILL)
         while self._running(members):
             self._turn(1.0)
 
+    def _signal(self, members: list[Member], number: int) -> None:
+        for member in self._running(members):
+            member.process.signal(number)
 
-def _has_ended(member: Member) -> bool:
-    return os.waitid(os.P_PIDFD, member.pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+def _earlier(member: Member) -> tuple[bool, bool]:
+    """Sorts what ended in one turn by what probably came first."""
+    returncode = member.process.returncode()
+    return member.kind is Kind.RANK, returncode is None or returncode >= 0
