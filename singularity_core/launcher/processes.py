@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import resource
+import select
 import signal
 import time
 from collections.abc import Callable, Iterable
@@ -67,6 +69,23 @@ def die_with_parent(parent: int) -> Callable[[], None]:
             resource.setrlimit(resource.RLIMIT_NOFILE, _inherited_files)
 
     return in_child
+
+
+def die_with(process: int) -> None:
+    """This process is killed when its parent ends, of which `process` is a pidfd: in a pid namespace of one's
+    own, a parent outside has no number."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if select.select([process], [], [], 0)[0]:  # it ended before prctl took effect
+        os._exit(1)
+
+
+def pid_of(pidfd: int) -> int:
+    """The process behind a pidfd, as this one numbers it; -1 when it is gone, 0 when it is out of sight."""
+    for line in Path(f"/proc/self/fdinfo/{pidfd}").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == "Pid":
+            return int(value)
+    raise OSError(errno.EINVAL, f"descriptor {pidfd} is no pidfd")
 
 
 @dataclass(frozen=True)
