@@ -26,8 +26,11 @@ static int check_directory(struct sg_doorway *doorway, const char *directory, ch
     return 0;
 }
 
-/* Whose the door is.  Ranks look whether that process lives: while the words change, they take it for granted (0). */
-static void sign(struct sg_door *door) {
+/* Whose the door is.  Ranks look whether that process lives: while the words change, they take it for granted (0).  So do ranks in
+ * a box, always: they cannot see us, and must not take another for us. */
+static void sign(const struct sg_doorway *doorway) {
+    struct sg_door *door = doorway->door;
+    if (doorway->server->claimants.boxed) return;
     __atomic_store_n(&door->proxy_start, 0, __ATOMIC_SEQ_CST);
     __atomic_store_n(&door->proxy_pid, (uint32_t)getpid(), __ATOMIC_SEQ_CST);
     __atomic_store_n(&door->proxy_start, sg_process_start((uint32_t)getpid()), __ATOMIC_SEQ_CST);
@@ -54,7 +57,7 @@ static int make_door(struct sg_doorway *doorway, char why[256]) {
     doorway->door = at;
     doorway->door->magic = SG_DOOR_MAGIC;
     doorway->door->protocol = SG_PROTOCOL;
-    sign(doorway->door);
+    sign(doorway);
     return guard(doorway);
 }
 
@@ -155,13 +158,14 @@ static int admit(struct sg_doorway *doorway, uint32_t index, char why[96]) {
     __asm__ volatile("" ::: "memory");
     int result = check_window(doorway->server, rank, sub, why);
     if (result != 0) return result;
-    slot->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
-    if (slot->pidfd < 0 || sg_process_start(pid) != start || start == 0) {
+    struct sg_claimant claimant;
+    if (start == 0 || sg_claimant_find(&doorway->server->claimants, pid, start, &claimant) != 0) {
         snprintf(why, 96, "the device proxy sees no process %u like the claimant", pid);
         return -1;
     }
-    slot->pid = pid;
-    slot->start = start;
+    slot->pidfd = claimant.pidfd;
+    slot->pid = claimant.pid;
+    slot->start = claimant.start;
     sg_session *session = sg_session_create(doorway, index, rank, sub, why);
     if (session == NULL) return -1;
     set_session(doorway, index, session);
@@ -200,7 +204,8 @@ static void check_half_claim(struct sg_doorway *doorway, uint32_t index, uint32_
     struct sg_claim *claim = &doorway->door->slots[index];
     uint64_t now = sg_now_ns();
     if (slot->claiming_since == 0) slot->claiming_since = now;
-    int dead = claim->pid != 0 && claim->pid_start != 0 && sg_process_start(claim->pid) != claim->pid_start;
+    int dead = claim->pid != 0 && claim->pid_start != 0 &&
+               !sg_claimant_lives(&doorway->server->claimants, claim->pid, claim->pid_start);
     if (now - slot->claiming_since < (dead ? CLAIM_NS / 20 : CLAIM_NS)) return;
     slot->claiming_since = 0;
     claim->pid = 0;
@@ -360,7 +365,7 @@ int sg_doorway_seat(struct sg_doorway *doorway, uint32_t index, sg_session *sess
 
 void sg_doorway_take_over(struct sg_doorway *doorway) {
     char path[4096];
-    sign(doorway->door);
+    sign(doorway);
     for (uint32_t i = 0; i < SG_DOOR_SLOTS; i++) {
         if (doorway->slots[i].session == NULL) continue;
         sg_session_take_over(doorway->slots[i].session);

@@ -31,6 +31,7 @@ struct sg_server_options {
     uint32_t proxy_index, proxy_count;
     uint64_t swap_limit, slice_wait_ns, slice_quantum_ns;
     uint32_t resumes;
+    int32_t pid_namespace;
 };
 sg_server *sg_server_create(const struct sg_server_options *options, char *why);
 int sg_server_resume(sg_server *server, char *why);

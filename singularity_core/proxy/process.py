@@ -72,6 +72,8 @@ class ProxySettings:
     resume_fd: int | None = None
     """Takes over the doors and sessions of other proxies: opens the device, says so on `ready_fd`, and waits
     until something comes here: the others have written their sessions.  When it is closed instead: ends."""
+    pid_namespace_fd: int = 0
+    """Descriptor of the pid namespace that the ranks are in; 0: ours."""
 
 
 def parse_bytes(text: str) -> int:
@@ -113,12 +115,16 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> ProxySettings:
     )  # fmt: skip
     option("--swap-limit", type=parse_bytes, default=0, help="host memory for what is swapped out")
     option("--slice-wait", type=float, default=0.0, help="seconds that an idle rank keeps a shared device")
+    option(
+        "--pid-namespace-fd", type=int, default=0, help="descriptor of the ranks' pid namespace, if not ours"
+    )
     found = parser.parse_args(arguments)
     if not 0 <= found.proxy_index < found.proxy_count or (found.exchange is None and found.proxy_count > 1):
         parser.error("several proxies need --exchange, and --proxy-index must be below --proxy-count")
     return ProxySettings(
         found.backend, found.device, tuple(found.directory), found.arena, found.ready_fd, found.exchange,
         found.proxy_index, found.proxy_count, found.swap_limit, found.slice_wait, found.resume_fd,
+        found.pid_namespace_fd,
     )  # fmt: skip
 
 
@@ -235,6 +241,7 @@ def _serve_device(settings: ProxySettings, library: Path, device: Device, stop: 
     options.swap_limit = settings.swap_limit
     options.slice_wait_ns = int(settings.slice_wait * 1e9)
     options.resumes = settings.resume_fd is not None
+    options.pid_namespace = settings.pid_namespace_fd
     server = lib.sg_server_create(options, why)
     if server == ffi.NULL:
         raise ProxyError(

@@ -39,6 +39,12 @@ static int check_options(const struct sg_server_options *options, char why[256])
     return 0;
 }
 
+static int find_ranks(sg_server *server, const struct sg_server_options *options, char why[256]) {
+    int error = sg_claimants_open(&server->claimants, options->pid_namespace);
+    if (error != 0) snprintf(why, 256, "the ranks' pid namespace cannot be looked at: %s", strerror(-error));
+    return error != 0 ? -1 : 0;
+}
+
 static int make_doors(sg_server *server, const struct sg_server_options *options, char why[256]) {
     server->doorways = calloc(options->directory_count, sizeof *server->doorways);
     if (server->doorways == NULL) {
@@ -110,7 +116,8 @@ sg_server *sg_server_create(const struct sg_server_options *options, char why[25
     pthread_mutex_init(&server->slots_lock, NULL);
     pthread_mutex_init(&server->loop_lock, NULL);
     server->resumes = server->handed = options->struct_size >= sizeof *options && options->resumes != 0;
-    int good = check_options(options, why) == 0 && sg_fault_install() == 0 && make_doors(server, options, why) == 0;
+    int good = check_options(options, why) == 0 && sg_fault_install() == 0 && find_ranks(server, options, why) == 0 &&
+               make_doors(server, options, why) == 0;
     if (good) {
         server->hal = options->hal;
         server->proxy_index = options->proxy_index;

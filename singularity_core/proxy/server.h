@@ -142,6 +142,7 @@ struct sg_server_options {
     uint64_t slice_wait_ns;      /* rule (c) of splicing/slicer.h: the least that it waits; 0: 2 ms */
     uint64_t slice_quantum_ns;   /* rule (d): likewise; 0: 10 s */
     uint32_t resumes;            /* 1: takes over the doors and sessions of other proxies, at rest; see sg_server_resume */
+    int32_t pid_namespace;       /* a descriptor of the ranks', kept by the caller; <= 0: ours */
 };
 sg_server *sg_server_create(const struct sg_server_options *options, char why[256]);
 /* Of a server that was created to take over (`resumes`): makes the sessions that the others have written.  0, or -1 with `why`. */

@@ -9,6 +9,7 @@
 #include "../splicing/residency.h"
 #include "../splicing/swapper.h"
 #include "../transport/ring.h"
+#include "claimant.h"
 #include "handles.h"
 #include "replay.h"
 #include "server.h"
@@ -117,6 +118,7 @@ struct sg_server {
     int32_t device;
     void *context; /* the device's primary context: for what belongs to no session */
     struct sg_device_info described; /* the device, for all doors */
+    struct sg_claimants claimants; /* where ranks are to be looked for */
     uint64_t arena_bytes, swap_limit;
     _Atomic uint64_t live_bytes; /* of all sessions */
     struct sg_residency residency;
