@@ -19,6 +19,8 @@ from pathlib import Path
 
 import msgspec
 
+from ..box.errors import BoxUnavailableError
+from ..box.trial import try_box
 from ..checkpoint.criu import CriuUnavailableError, find_criu
 from ..hal.cuda_wheels import nvrtc_library
 from ..hal.registry import list_backends, load_backend
@@ -64,6 +66,7 @@ def examine() -> list[Finding]:
         _client,
         _nvrtc,
         _criu,
+        _box,
         _stale,
     ):
         findings.append(_guarded(check))
@@ -210,6 +213,14 @@ def _criu() -> Finding:
     except CriuUnavailableError as error:
         return Finding("CRIU", Verdict.WARNING, error.cause, error.remedy)
     return Finding("CRIU", Verdict.OK, f"{found.version}, {found.command}")
+
+
+def _box() -> Finding:
+    """Jobs run without it, too."""
+    try:
+        return Finding("job box", Verdict.OK, try_box())
+    except BoxUnavailableError as error:
+        return Finding("job box", Verdict.WARNING, error.cause, error.remedy)
 
 
 def _stale() -> Finding:

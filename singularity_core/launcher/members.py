@@ -152,7 +152,7 @@ class RankStarter(Protocol):
         """Starts one."""
 
     def all_started(self) -> None:
-        """No more will be started."""
+        """No more will be started; only then it is known which have ended.  Harmless when repeated."""
 
     def caretakers(self) -> set[int]:
         """Descendants of this process that end by themselves in `close`."""

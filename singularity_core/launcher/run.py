@@ -13,6 +13,8 @@ import click
 
 from .. import __version__
 from ..hal.registry import list_backends
+from .boxed_ranks import BoxedRanks
+from .boxing import box_options, box_settings
 from .errors import LaunchError, system_error
 from .guardian import Guardian
 from .job_directory import create_job_directory, new_job_name, sweep_stale_jobs
@@ -79,6 +81,7 @@ def _option(name: str, *more: str, **settings: Any) -> Callable[[_F], _F]:
 @_option("--module", "-m", is_flag=True, help="The script is a module name, as for python -m.")
 @_option("--no-python", is_flag=True, help="The script is a program; run it without Python.")
 @placement_options(_option)
+@box_options(_option)
 @click.version_option(__version__, prog_name="singularity-run")
 @click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
 def cli(**options: Any) -> None:
@@ -118,7 +121,7 @@ def _launch(backend: str | None, target: tuple[str, ...], **options: Any) -> int
             guardian,
             common_environment=common,
             backend_environment=facts.environment,
-            ranks=ChildRanks(settings),
+            ranks=BoxedRanks(settings, settings.box, directory) if settings.box else ChildRanks(settings),
         )
         return supervisor.run()
     finally:
@@ -198,6 +201,8 @@ def _job_settings(
             f"--rdzv-endpoint and --master-port name different ports: {port} and "
             f"{options['master_port']}; leave one out"
         )
+    master_addr = host or options["master_addr"]
+    box = box_settings(options, master_addr)
     run_id = options["rdzv_id"] or new_job_name()
     return JobSettings(
         backend=backend,
@@ -209,13 +214,14 @@ def _job_settings(
         slice_wait=options["slice_wait"],
         proxied=proxied,
         run_id=run_id,
-        master_addr=host or options["master_addr"],
+        master_addr=master_addr,
         master_port=int(port or 0) or options["master_port"] or free_port(),
         role=options["role"],
         log_dir=new_attempt(options["log_dir"] / run_id) if options["log_dir"] else None,
         grace_seconds=options["grace_seconds"],
         grid=placement.grid,
         available=facts.device_count,
+        box=box,
     )
 
 

@@ -29,6 +29,18 @@ FILE_LOG_VARIABLE = "SINGULARITY_FILE_LOG"
 
 
 @dataclass(frozen=True)
+class BoxSettings:
+    """The box that a job's ranks are in."""
+
+    hostname: str
+    address: str | None
+    """Of the job, in a network of its own; None: the machine's network."""
+    fixed_addresses: bool = True
+    """Without address space randomization, and with a fixed seed for Python's hashes: so ranks, and
+    checkpoints, have most of their memory in common."""
+
+
+@dataclass(frozen=True)
 class JobSettings:
     """A job on this node."""
 
@@ -60,6 +72,8 @@ class JobSettings:
     """Devices that the backend has here."""
     behind: tuple[int, ...] | None = None
     """The physical device behind each ordinal that ranks see, once the job was resized; None: as it began."""
+    box: BoxSettings | None = None
+    """None: ranks run on the machine as it is."""
 
     @property
     def device_of_ordinal(self) -> tuple[int, ...]:

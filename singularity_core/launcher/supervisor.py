@@ -246,7 +246,7 @@ class Supervisor:
         due = self._agent.next_tick()
         if due is not None:
             timeout = due if timeout is None else min(timeout, due)
-        for key, _ in self._selector.select(timeout):
+        for key, _ in self._selector.select(0 if self._noticed else timeout):
             key.data()
         ended, self._noticed = self._noticed, []
         if any(member.kind is Kind.RANK for member in ended):  # did it lose its proxy, or all its box?
@@ -338,6 +338,7 @@ class Supervisor:
         try:
             self._resizing.abandon(self._why_it_ends())
             self._agent.job_ends(self._why_it_ends())
+            self._starter.all_started()
             number = self._signals[0] if self._signals else signal.SIGTERM
             self._stop(self._ranks, number, self._settings.grace_seconds)
             self._stop(self._proxies, signal.SIGTERM, _PROXY_STOP_SECONDS)
@@ -373,8 +374,11 @@ class Supervisor:
         while self._running(members) and len(self._signals) < 2 and time.monotonic() < deadline:
             self._turn(min(1.0, max(0.0, deadline - time.monotonic())))
         self._signal(members, signal.SIGKILL)
+        patience = time.monotonic() + _SWEEP_SECONDS
         while self._running(members):
             self._turn(1.0)
+            if time.monotonic() > patience:  # who should tell us of their ends does not
+                self._starter.close()
 
     def _signal(self, members: list[Member], number: int) -> None:
         for member in self._running(members):
