@@ -33,7 +33,7 @@ from .agent_messages import (
     ResizeRequest,
     StatusRequest,
 )
-from .display import json_option, print_json, print_table
+from .display import json_option, print_json, print_table, size_text
 from .errors import LaunchError
 from .log_reading import LogReader
 from .resizing import MOST_SECONDS
@@ -98,7 +98,8 @@ def _print_job(job: JobStatus) -> None:
     print_table(_RANK_HEADER, [_rank_row(rank) for rank in job.ranks], kind="rank")
     if job.proxies:
         rows = [
-            (str(p.device), str(p.pid), p.state, _size(p.arena_bytes), str(p.sessions)) for p in job.proxies
+            (str(p.device), str(p.pid), p.state, size_text(p.arena_bytes), str(p.sessions))
+            for p in job.proxies
         ]
         print_table(("device", "proxy", "state", "arena", "sessions"), rows, kind="proxy")
     for line in job.waiting:
@@ -111,7 +112,7 @@ def _rank_row(rank: RankStatus) -> tuple[str, ...]:
     fraction = f"{rank.device_fraction:.1%}" if rank.device_fraction is not None else "-"
     numbers = (
         _seconds(used.device_ns), _seconds(used.queue_ns), fraction, str(used.switches),
-        _size(used.swapped_bytes), _size(used.live_bytes), str(used.launches),
+        size_text(used.swapped_bytes), size_text(used.live_bytes), str(used.launches),
     )  # fmt: skip
     device = "-" if rank.device is None else str(rank.device)
     pid = "-" if rank.pid is None else str(rank.pid)
@@ -120,17 +121,6 @@ def _rank_row(rank: RankStatus) -> tuple[str, ...]:
 
 def _seconds(nanoseconds: int) -> str:
     return f"{nanoseconds / 1e9:.1f}s"
-
-
-def _size(number: int | None) -> str:
-    if number is None:
-        return "-"
-    size, unit = float(number), "B"
-    for larger in "KMGTPE":
-        if size < 1024:
-            break
-        size, unit = size / 1024, larger
-    return f"{size:.1f}{unit}" if unit != "B" else f"{number}B"
 
 
 @click.command()

@@ -42,3 +42,15 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, kind: s
     for row in rows:
         table.add_row(*(Text(cell, style=_COLOURS.get(cell, "")) for cell in row))
     Console(no_color="NO_COLOR" in os.environ).print(table)
+
+
+def size_text(number: int | None) -> str:
+    """Bytes, with a letter for their order of magnitude; "-" for what is not known."""
+    if number is None:
+        return "-"
+    size, unit = float(number), "B"
+    for larger in "KMGTPE":
+        if size < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{size:.1f}{unit}" if unit != "B" else f"{number}B"
