@@ -13,7 +13,7 @@
 
 #define MAGIC 0x4547414d49474c41ull /* "ALGIMAGE" */
 #define VERSION 1u
-#define ANSWER_NS 5000000000ull /* for calls whose device work is done to come back */
+#define ANSWER_NS 5000000000ull /* for calls whose device work is done, and host functions, to come back */
 
 struct image_head {
     uint64_t magic;
@@ -28,17 +28,28 @@ struct image_head {
 };
 
 /* ---- out ------------------------------------------------------------------------------------------------------------- */
-/* 0, with `why`: some thread of the rank is in a call that does not end by itself. */
-static int await_answers(sg_session *s, char why[96]) {
-    uint64_t until = sg_now_ns() + ANSWER_NS;
-    while (atomic_load(&s->calls) != 0 && sg_now_ns() < until && atomic_load(&s->ending) == SG_GOES_ON) usleep(200);
+static int in_host_function(sg_session *s) {
     pthread_mutex_lock(&s->host_lock);
     int in_host = s->host_asked != s->host_through;
     pthread_mutex_unlock(&s->host_lock);
-    if (atomic_load(&s->ending) != SG_GOES_ON) snprintf(why, 96, "it is just ending");
-    else if (in_host) snprintf(why, 96, "a host function of it still runs");
-    else if (atomic_load(&s->calls) != 0) snprintf(why, 96, "a call of it waits for other ranks");
-    else return 1;
+    return in_host;
+}
+
+/* 0, with `why`: some thread of the rank is in a call, or a function, that does not end by itself. */
+static int await_answers(sg_session *s, char why[96]) {
+    uint64_t until = sg_now_ns() + ANSWER_NS;
+    int calls, in_host;
+    do {
+        calls = atomic_load(&s->calls) != 0;
+        in_host = in_host_function(s);
+        if (atomic_load(&s->ending) != SG_GOES_ON) {
+            snprintf(why, 96, "it is just ending");
+            return 0;
+        }
+        if (!calls && !in_host) return 1;
+        usleep(200);
+    } while (sg_now_ns() < until);
+    snprintf(why, 96, in_host ? "a host function of it still runs" : "a call of it waits for other ranks");
     return 0;
 }
 

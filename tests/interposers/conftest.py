@@ -48,7 +48,7 @@ def build_stack(out: Path) -> Stack:
     # generated code, and copies of what programs pass, need no alignment
     device = sorted((ROOT / "backends" / "fake" / "device").glob("*.c"))
     compile_c(out / "device" / "libcuda.so.1", device, *headers, *LIBRARY, "-fno-sanitize=alignment")
-    core = [path for path in CORE.glob("*/*.c") if path.parent.name != "transport"]
+    core = [path for path in CORE.glob("*/*.c") if path.parent.name not in ("transport", "box")]
     server = [*core, *interposers.glob("server/*.c")]
     main = [ROOT / "tests" / "proxy" / "programs" / "stub_proxy.c", PROGRAMS / "device_hal.c"]
     compile_c(out / "proxy", [*server, interposers / "generated" / "dispatch.c", *main], *headers)
