@@ -6,6 +6,6 @@ set -eu
 cd "$(dirname "$0")/../.."
 for sanitizer in ${SANITIZERS:-address thread}; do
     echo "== $sanitizer"
-    SINGULARITY_TEST_SANITIZER=$sanitizer "${PYTHON:-python3}" -m pytest -q -p no:cacheprovider \
+    SINGULARITY_TEST_SANITIZER=$sanitizer "${PYTHON:-python3}" -P -m pytest -q -p no:cacheprovider \
         tests/interposers/test_programs.py tests/interposers/test_handover.py "$@"
 done
