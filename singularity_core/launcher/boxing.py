@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from ..box.trial import ADDRESS
+from .option_group import option_group
 from .settings import BoxSettings
 
 _ONLY_WITH_BOX = ("box_network", "box_random_addresses")
@@ -25,13 +26,7 @@ def box_options(option: Callable[..., Callable[[Any], Any]]) -> Callable[[Any], 
         option("--box-random-addresses", is_flag=True,
                help="With --box: leave address spaces and Python's hash seed random."),
     ]  # fmt: skip
-
-    def add(command: Any) -> Any:
-        for one in reversed(options):
-            command = one(command)
-        return command
-
-    return add
+    return option_group(options)
 
 
 def box_settings(options: dict[str, Any], master_addr: str) -> BoxSettings | None:

@@ -143,13 +143,16 @@ def client_library_directory() -> Path:
 def preload_library() -> Path | None:
     """What makes a rank find our NCCL also where it is opened by absolute path; None where it is not
     built."""
-    library = Path(__file__).parent.parent / "lib" / "rank" / "libsingularity_preload.so"
-    return library if library.is_file() else None
+    return _rank_library("libsingularity_preload.so")
 
 
 def files_library() -> Path | None:
     """What notes which files a rank changes, for checkpoints; None where it is not built."""
-    library = Path(__file__).parent.parent / "lib" / "rank" / "libsingularity_files.so"
+    return _rank_library("libsingularity_files.so")
+
+
+def _rank_library(name: str) -> Path | None:
+    library = Path(__file__).parent.parent / "lib" / "rank" / name
     return library if library.is_file() else None
 
 

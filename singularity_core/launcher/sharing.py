@@ -22,6 +22,7 @@ from ..placement import (
 )
 from ..proxy.process import parse_bytes
 from .errors import LaunchError
+from .option_group import option_group
 from .seconds import Seconds
 from .settings import MAX_RANKS_PER_DEVICE, JobSettings
 
@@ -66,13 +67,7 @@ def placement_options(option: Callable[..., Callable[[Any], Any]]) -> Callable[[
                help="How long a rank that waits for other devices, or computes on the host, keeps a device "
                "that others want.  Longer: fewer switches, more idle time.  [default: 0.002]"),
     ]  # fmt: skip
-
-    def add(command: Any) -> Any:
-        for one in reversed(options):
-            command = one(command)
-        return command
-
-    return add
+    return option_group(options)
 
 
 @dataclass(frozen=True)

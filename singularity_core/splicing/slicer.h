@@ -1,7 +1,8 @@
 /* Which session has the device: pure logic, no I/O, no clock of its own (design.md, "Time-slicing").
  *
  * The caller tells what happened (with its time, in ns) and then asks what to do.  Sessions are slots 0..63, which
- * are places at the device and have nothing to do with doors (residency.h).  Everything here is deterministic and is explored exhaustively by tests/splicing.
+ * are places at the device and have nothing to do with doors (residency.h).  Everything here is deterministic, and
+ * explored exhaustively by tests/splicing.
  *
  *   (a) the resident session has nothing to run, waits, and misses a contribution of another session here: switch
  *   (b) it is locally complete, or waits for other devices: stay
