@@ -86,9 +86,9 @@ def start() -> Iterator[Start]:
         process.communicate()
 
 
-def verdicts(process: subprocess.Popen[str]) -> list[str]:
+def verdicts(pid: int) -> list[str]:
     """Of the guard, but for its standard input and output, which are pipes of ours."""
-    found = [it.what for it in judge(scan(process.pid))]
+    found = [it.what for it in judge(scan(pid))]
     stdio = [it for it in found if re.match(r"descriptor [01] \(pipe:", it)]
     assert len(stdio) == 2
     return [it for it in found if it not in stdio]
@@ -164,11 +164,11 @@ def test_what_is_shared_with_this_process_is_refused(name: str, start: Start, tm
     make, lines, wanted = OUTLETS[name]
     with contextlib.ExitStack() as stack:
         process = start(lines, make(stack, tmp_path))
-        found = verdicts(process)
+        found = verdicts(process.pid)
     assert len(found) == 1, found
     assert re.search(wanted, found[0]), found
     if name not in ("terminal", "TCP socket", "Unix socket"):  # these do not forget who was there
-        assert verdicts(process) == []  # nobody else has it any more
+        assert verdicts(process.pid) == []  # nobody else has it any more
 
 
 KINDS = {
@@ -199,7 +199,7 @@ def test_what_no_process_can_take_along_is_refused(name: str, start: Start) -> N
     if name in ("io_uring", "userfaultfd", "perf") and os.uname().machine != "x86_64":
         pytest.skip("needs x86-64: the numbers of system calls")
     lines, wanted = KINDS[name]
-    found = verdicts(start(lines))
+    found = verdicts(start(lines).pid)
     assert found
     assert all(re.search(wanted, it) for it in found), found
 
@@ -221,9 +221,12 @@ def test_a_process_without_ties_is_carried(start: Start) -> None:
 
 
 def test_a_session_of_another(start: Start) -> None:
-    """Who was started without a session of its own belongs to ours."""
-    found = verdicts(start("", own_session=False))
-    assert any(it.startswith("its session is led by process") for it in found), found
+    """A child that is carried without its parent, who leads its session and its group, is refused for both."""
+    parent = start("if os.fork() == 0: os.read(0, 1); os._exit(0)")
+    (child,) = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
+    found = verdicts(int(child))
+    for kind in ("session", "process group"):
+        assert f"its {kind} is led by process {parent.pid}, which is not part of the job" in found
 
 
 def test_a_traced_process(start: Start) -> None:
@@ -233,7 +236,7 @@ def test_a_traced_process(start: Start) -> None:
     libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
     if libc.ptrace(0x4206, process.pid, None, None) != 0:  # PTRACE_SEIZE
         pytest.skip(f"needs the right to trace: {os.strerror(ctypes.get_errno())}")
-    assert verdicts(process) == [f"process {os.getpid()} traces it"]
+    assert verdicts(process.pid) == [f"process {os.getpid()} traces it"]
 
 
 def test_a_tree_that_has_ended_is_no_tree(start: Start) -> None:
