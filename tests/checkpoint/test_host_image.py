@@ -27,7 +27,7 @@ def _criu() -> None:
 @pytest.mark.parametrize(
     "scenario",
     [
-        *("lives", "ended", "keeper", "both", "criu", "restore", "box", "pipe", "moved", "room"),
+        *("lives", "ended", "keeper", "both", "criu", "restore", "box", "pipe", "moved", "names", "room"),
         pytest.param("dumper", marks=pytest.mark.long),
     ],
 )

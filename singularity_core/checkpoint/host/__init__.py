@@ -31,6 +31,7 @@ above those of a new box.
 when somebody is killed, `packing` how pages are stored once."""
 
 from .errors import (
+    DataMovedError,
     DumpError,
     HoldError,
     HostImageError,
@@ -52,6 +53,7 @@ from .scan import scan
 __all__ = [
     "HOST_IMAGE",
     "Allowed",
+    "DataMovedError",
     "DumpError",
     "Facts",
     "Hold",

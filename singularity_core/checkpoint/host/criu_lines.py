@@ -12,6 +12,7 @@ PIDFILE = "restored.pid"
 _COMMON = (
     "--tcp-established",
     "--file-locks",
+    "--link-remap",
     "--manage-cgroups=ignore",
     # The whole tree stands still, and others are not connected to it.  `Hold.dump` looks whether data moved.
     "--network-lock=skip",

@@ -38,5 +38,10 @@ class DumpError(HostImageError):
     """CRIU did not dump the processes.  They go on, unless the cause says otherwise."""
 
 
+class DataMovedError(DumpError):
+    """The dump is good for nothing, because the processes' connections moved data meanwhile.  It happens, and
+    the next one is good."""
+
+
 class RestoreError(HostImageError):
     """CRIU did not restore the processes.  Nothing of them is left."""

@@ -15,12 +15,12 @@ from types import TracebackType
 from ..criu import quote_errors
 from .cgroup import FreezerUnavailableError, free_cgroup_of
 from .criu_lines import DUMP_LOG, describe_failure, dump_command, error_lines
-from .errors import DumpError, RefusedError
+from .errors import DataMovedError, DumpError, RefusedError
 from .facts import Allowed, Facts
 from .guard import Verdict, judge
 from .keeper_link import KeeperLink, KeeperLostError
 from .messages import Done, Dump, Ended, Finish, Freeze, Held
-from .process_tree import PROC, tree_of
+from .process_tree import PROC, number_inside, tree_of
 from .room import check_room, estimate_image, unlinked_bytes
 from .scan import scan
 from .sockets import read_connections
@@ -99,7 +99,9 @@ class Hold:
         facts = scan(self._root)
         if verdicts := judge(facts, self._allowed):
             raise refusal(verdicts)
-        pid = _pid_inside(self._root) if enter else self._root
+        pid = number_inside(self._root) if enter else self._root
+        if pid == 0:
+            tree_of(self._root)  # says so
         command = dump_command(criu, pid, ghost_bytes=self._ghost_bytes, enter=enter)
         ended = self._keeper.run_criu(Dump(command, seconds), seconds)
         if ended.returncode != 0:
@@ -147,7 +149,7 @@ def _refuse_if_data_moved(before: Facts) -> None:
     pids = {process.network: process.pid for process in before.processes}
     now = {network: tuple(read_connections(PROC / str(pid))) for network, pid in pids.items()}
     if replace(before, connections=now).unread != before.unread:
-        raise DumpError(
+        raise DataMovedError(
             "Data arrived on a TCP connection of the job while it was dumped, so that its ends do not fit.",
             remedy="Take the checkpoint again.",
         )
@@ -181,16 +183,3 @@ def read_log(log: Path) -> str:
             return file.read(_LOG_BYTES).decode(errors="replace")
     except OSError:
         return ""
-
-
-def _pid_inside(pid: int) -> int:
-    """What a process is called in its own pid namespace."""
-    try:
-        status = (PROC / str(pid) / "status").read_text(errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        tree_of(pid)  # says so
-        raise
-    for line in status.splitlines():
-        if line.startswith("NSpid:"):
-            return int(line.split()[-1])
-    return pid

@@ -110,30 +110,31 @@ class Keeper:
     def _freeze(self, request: Freeze) -> Answer:
         why_not = ""
         self._held_since = time.monotonic()
+        self._hook = _Hook(self._images)
         if request.cgroup:
             try:
                 self._freezer = Freezer.make(request.root, Path(request.cgroup), seconds=request.seconds)
                 return Held()
             except FreezerUnavailableError as error:
                 why_not = str(error)
-        self._hook = _Hook(self._images)
         return Held(why_not=why_not)
 
     def _dump(self, request: Dump) -> Answer:
         images = f"/proc/self/fd/{self._images_descriptor}"
         command = [*request.command, "--images-dir", images]
         descriptors = [self._images_descriptor]
+        if self._hook is not None:
+            command += ["--action-script", f"./{_HOOK}"]  # it runs in the directory of the images
+            descriptors += self._hook.inherited
         if self._freezer is not None:
             cgroup = os.open(self._freezer.directory, os.O_RDONLY | os.O_DIRECTORY)
             command += ["--leave-running", "--freeze-cgroup", f"/proc/self/fd/{cgroup}"]
             descriptors.append(cgroup)
-        elif self._hook is not None:
+        else:
             self._held_since = time.monotonic()
-            command += ["--action-script", f"./{_HOOK}"]  # it runs in the directory of the images
-            descriptors += self._hook.inherited
         self._criu = Supervised(command, pass_fds=descriptors, gated=True)
         if self._freezer is not None:
-            os.close(descriptors[1])
+            os.close(descriptors[-1])
         self._begin()
         told = self._hook.told if self._hook is not None else None
         waited = self._criu.wait(time.monotonic() + request.seconds, told)
@@ -205,7 +206,12 @@ class Keeper:
 
 
 class _Hook:
-    """Holds CRIU up when it has dumped, where there is no cgroup to hold the tree in."""
+    """Holds CRIU up when it has dumped, until the hold is over.
+
+    It holds the tree where no cgroup does.  And it keeps CRIU from cleaning up: where a process has a file
+    by a name that is gone, while another name is left (a semaphore of multiprocessing, say), CRIU gives it a
+    name of its own in the same directory (``link_remap.N``), wants that at the restore, and removes it when
+    it ends.  So whoever copies such a directory does so before."""
 
     def __init__(self, images: Path) -> None:
         self.told, told_end = os.pipe()

@@ -69,6 +69,16 @@ def descendants(processes: Iterable[ProcessStatus], root: int) -> list[ProcessSt
     return found
 
 
+def number_inside(pid: int, proc: Path = PROC) -> int:
+    """What a process is called in its own pid namespace; 0 if there is none of that number."""
+    try:
+        status = (proc / str(pid) / "status").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    found = [line for line in status.splitlines() if line.startswith("NSpid:")]
+    return int(found[0].split()[-1]) if found else pid
+
+
 def tree_of(root: int, proc: Path = PROC) -> list[ProcessStatus]:
     """The processes of a tree, parents first.
 

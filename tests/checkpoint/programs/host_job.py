@@ -64,9 +64,9 @@ def _multiply(inbox: Any, outbox: Any, lock: Any, gate: Any, name: str, value: A
         outbox.put(number * 5)
 
 
-def multiprocessing_child() -> Part:
+def multiprocessing_child(method: str = "fork") -> Part:
     """Queues, a lock, a semaphore, named and anonymous shared memory."""
-    context = multiprocessing.get_context("fork")
+    context: Any = multiprocessing.get_context(method)
     inbox, outbox = context.Queue(), context.SimpleQueue()
     lock, gate, value = context.Lock(), context.Semaphore(0), context.Value("Q", 0)
     shared = SharedMemory(create=True, size=1 << 16)
@@ -219,4 +219,5 @@ def main() -> None:
             raise
 
 
-main()
+if __name__ == "__main__":
+    main()

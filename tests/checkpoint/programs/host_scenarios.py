@@ -409,6 +409,73 @@ end.send(b"x")
     assert leftovers() == []
 
 
+RENAMED = """
+import mmap, os, struct, time
+for name in ("one", "other"):
+    file = os.open(f"/dev/shm/first-{name}", os.O_CREAT | os.O_RDWR, 0o600)
+    os.truncate(file, mmap.PAGESIZE)
+    os.link(f"/dev/shm/first-{name}", f"/dev/shm/{name}")
+    os.unlink(f"/dev/shm/first-{name}")
+    memory = mmap.mmap(file, mmap.PAGESIZE) if name == "one" else memory
+    os.close(file) if name == "one" else None
+number = 0
+while True:
+    number += 1
+    struct.pack_into("Q", memory, 0, number)
+    os.pwrite(file, struct.pack("Q", number), 0)
+    time.sleep(0.01)
+"""
+
+
+def keeps_other_names(place: Path) -> None:
+    """A file, open or mapped, that lost the name it was opened by and has another is the same after a
+    restore, if the names in its directory are copied before the hold is over."""
+    names = [MEMORY / name for name in ("one", "other")]
+    store = Store.open(place / "store")
+    for with_cgroup in Job(place, "small").modes:
+        command = [sys.executable, "-I", "-c", RENAMED]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL, cwd="/", start_new_session=True)  # fmt: skip
+        until(lambda: all(count_in(name) > 3 for name in names), "a count")
+        with Hold(process.pid, place=MEMORY, with_cgroup=with_cgroup) as held:
+            held.dump(CRIU)
+            seen = [it for it in MEMORY.iterdir() if it.is_file()]
+            copies = [(it, it.read_bytes(), it.stat().st_ino) for it in seen]
+            held.go_on()
+            checkpoint, _ = save(store, held)
+        until(lambda copies=copies: count_in(names[0]) > number_in(copies[0][1]) + 100, "more")
+        process.kill()
+        process.wait()
+        for name in names:
+            name.unlink()
+        assert not [it for it in MEMORY.iterdir() if it.is_file()]
+        first: dict[int, Path] = {}
+        for path, contents, inode in copies:
+            if inode in first:
+                os.link(first[inode], path)
+            else:
+                first[inode] = path
+                path.write_bytes(contents)
+                path.chmod(0o600)  # CRIU compares it
+        with store.read(checkpoint) as reader:
+            pid = restore(reader, place=MEMORY, criu=CRIU).pid
+        until(lambda: all(count_in(name) > 100 for name in names), "more after the restore")
+        assert sorted(it.name for it in MEMORY.iterdir() if it.is_file()) == ["one", "other"]
+        os.kill(pid, signal.SIGKILL)
+        for name in names:
+            name.unlink()
+
+
+def number_in(contents: bytes) -> int:
+    """What the process wrote there."""
+    return int.from_bytes(contents[:8], sys.byteorder)
+
+
+def count_in(name: Path) -> int:
+    """The same, of a file; 0: it is not there yet."""
+    return number_in(name.read_bytes()) if name.exists() else 0
+
+
 def needs_room(place: Path) -> None:
     """Without memory-backed room a dump is refused before anything is stopped."""
     job = Job(place, "small")
@@ -437,6 +504,7 @@ SCENARIOS: dict[str, Callable[[Path], None]] = {
     "box": moves_to_another_box,
     "pipe": speaks_through_a_pipe,
     "moved": refuses_what_moved,
+    "names": keeps_other_names,
     "room": needs_room,
 }
 
