@@ -98,6 +98,8 @@ int sg_claimant_find(const struct sg_claimants *where, uint32_t pid, uint64_t st
     return -1;
 }
 
+uint32_t sg_claimant_number(const struct sg_claimants *where, uint32_t pid) { return where->boxed ? number_inside(pid) : pid; }
+
 int sg_claimant_lives(const struct sg_claimants *where, uint32_t pid, uint64_t start) {
     return where->boxed ? translate(where, pid, start) != 0 : sg_process_start(pid) == start;
 }

@@ -29,6 +29,9 @@ int sg_claimants_open(struct sg_claimants *where, int pid_namespace);
  * its number alone: for one that was restored, which has started anew. */
 int sg_claimant_find(const struct sg_claimants *where, uint32_t pid, uint64_t start, struct sg_claimant *found);
 
+/* What a process that we see as `pid` is called in there. */
+uint32_t sg_claimant_number(const struct sg_claimants *where, uint32_t pid);
+
 int sg_claimant_lives(const struct sg_claimants *where, uint32_t pid, uint64_t start);
 
 #endif

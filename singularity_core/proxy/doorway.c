@@ -68,6 +68,7 @@ static int open_door(struct sg_doorway *doorway, char why[256]) {
     snprintf(path, sizeof path, "%s/door", doorway->directory);
     int fd = open(path, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
     int error = fd < 0 || fstat(fd, &status) != 0 ? errno : (uint64_t)status.st_size < sizeof *doorway->door ? EPROTO : 0;
+    if (error == 0 && doorway->server->restored) error = posix_fallocate(fd, 0, sizeof *doorway->door); /* checkpoints keep holes */
     void *at = error != 0 ? MAP_FAILED : mmap(NULL, sizeof *doorway->door, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (error == 0 && at == MAP_FAILED) error = errno;
     if (fd >= 0) close(fd);
@@ -96,7 +97,7 @@ static void forget_claimant(struct sg_slot *slot) {
     if (slot->pidfd >= 0) close(slot->pidfd); /* leaves the epoll set with its last descriptor */
     slot->pidfd = -1;
     slot->claiming_since = 0;
-    slot->burying = slot->died = 0;
+    slot->burying = slot->died = slot->restored = 0;
 }
 
 /* The slot of the session that has this window, whatever door it came through; NULL: none. */
@@ -156,10 +157,12 @@ static int admit(struct sg_doorway *doorway, uint32_t index, char why[96]) {
     uint32_t pid = claim->pid, rank = claim->rank, sub = claim->sub; /* read once */
     uint64_t start = claim->pid_start;
     __asm__ volatile("" ::: "memory");
+    int begun = start != 0;
+    if (slot->restored) start = 0;
     int result = check_window(doorway->server, rank, sub, why);
     if (result != 0) return result;
     struct sg_claimant claimant;
-    if (start == 0 || sg_claimant_find(&doorway->server->claimants, pid, start, &claimant) != 0) {
+    if (!begun || sg_claimant_find(&doorway->server->claimants, pid, start, &claimant) != 0) {
         snprintf(why, 96, "the device proxy sees no process %u like the claimant", pid);
         return -1;
     }
@@ -205,7 +208,7 @@ static void check_half_claim(struct sg_doorway *doorway, uint32_t index, uint32_
     uint64_t now = sg_now_ns();
     if (slot->claiming_since == 0) slot->claiming_since = now;
     int dead = claim->pid != 0 && claim->pid_start != 0 &&
-               !sg_claimant_lives(&doorway->server->claimants, claim->pid, claim->pid_start);
+               !sg_claimant_lives(&doorway->server->claimants, claim->pid, slot->restored ? 0 : claim->pid_start);
     if (now - slot->claiming_since < (dead ? CLAIM_NS / 20 : CLAIM_NS)) return;
     slot->claiming_since = 0;
     claim->pid = 0;
@@ -255,6 +258,7 @@ static void look_at(struct sg_doorway *doorway, uint32_t index) {
         else if (state == SG_SLOT_CLAIMING || state == SG_SLOT_REFUSED) check_half_claim(doorway, index, state);
         else if (state != SG_SLOT_FREE && state != SG_SLOT_CLAIMED) set_state(&doorway->door->slots[index], SG_SLOT_FREE);
         else slot->claiming_since = 0;
+        if (state == SG_SLOT_FREE) slot->restored = 0;
         s = slot->session;
         if (s == NULL) return;
     }
@@ -354,19 +358,21 @@ int sg_doorway_is_taken(const struct sg_doorway *doorway, uint32_t slot) {
     return state == SG_SLOT_OPEN || state == SG_SLOT_CLOSING || access(path, F_OK) == 0;
 }
 
-int sg_doorway_seat(struct sg_doorway *doorway, uint32_t index, sg_session *session, uint32_t pid, uint64_t start) {
+int sg_doorway_seat(struct sg_doorway *doorway, uint32_t index, sg_session *session, const struct sg_claimant *claimant) {
     struct sg_slot *slot = &doorway->slots[index];
-    slot->pid = pid;
-    slot->start = start;
+    slot->pid = claimant->pid;
+    slot->start = claimant->start;
+    slot->pidfd = claimant->pidfd;
     set_session(doorway, index, session);
-    slot->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
-    return slot->pidfd < 0 ? -1 : watch(doorway, index);
+    return watch(doorway, index);
 }
 
 void sg_doorway_take_over(struct sg_doorway *doorway) {
     char path[4096];
     sign(doorway);
     for (uint32_t i = 0; i < SG_DOOR_SLOTS; i++) {
+        uint32_t state = atomic_load(&doorway->door->slots[i].state);
+        doorway->slots[i].restored = doorway->server->restored && (state == SG_SLOT_CLAIMING || state == SG_SLOT_CLAIMED);
         if (doorway->slots[i].session == NULL) continue;
         sg_session_take_over(doorway->slots[i].session);
         snprintf(path, sizeof path, "%s/%u.image", doorway->directory, i), unlink(path);

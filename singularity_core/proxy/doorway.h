@@ -16,6 +16,7 @@ struct sg_slot {
     uint64_t start;
     uint64_t claiming_since; /* when a half-made claim was first seen */
     int burying, died;
+    int restored; /* it was being claimed at the checkpoint: when its process began is not known any more */
 };
 
 struct sg_doorway {
@@ -45,7 +46,8 @@ void sg_doorway_unmap(struct sg_doorway *doorway);
 /* handover.c.  changes: some session of it is not just there; is_taken: by the door's own words, before this proxy has sessions. */
 int sg_doorway_changes(const struct sg_doorway *doorway);
 int sg_doorway_is_taken(const struct sg_doorway *doorway, uint32_t slot);
-int sg_doorway_seat(struct sg_doorway *doorway, uint32_t slot, sg_session *session, uint32_t pid, uint64_t start); /* 0 or -1 with errno */
+/* Takes the claimant's pidfd.  0, or -1 with errno: it is not watched. */
+int sg_doorway_seat(struct sg_doorway *doorway, uint32_t slot, sg_session *session, const struct sg_claimant *claimant);
 void sg_doorway_take_over(struct sg_doorway *doorway); /* it is this proxy's: says so, and to its sessions */
 
 #endif

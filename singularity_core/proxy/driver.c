@@ -58,3 +58,30 @@ int sg_device_describe(const struct sg_base_driver *driver, int32_t device, stru
     out->pool_supported = out->attributes[ATTRIBUTE_MEMORY_POOLS];
     return 0;
 }
+
+/* Where it is, and not what it is: CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, PCI_DEVICE_ID, PCI_DOMAIN_ID, MULTI_GPU_BOARD_GROUP_ID, NUMA_ID. */
+static int is_place(int attribute) {
+    static const int places[] = {33, 34, 50, 85, 130};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
+        if (places[i] == attribute) return 1;
+    return 0;
+}
+
+int sg_device_differs(const struct sg_device_info *was, const struct sg_device_info *is, char why[256]) {
+    if (was->total_bytes != is->total_bytes) {
+        snprintf(why, 256, "the job saw a device of %llu bytes, this one has %llu", (unsigned long long)was->total_bytes,
+                 (unsigned long long)is->total_bytes);
+        return 1;
+    }
+    if (is->driver_version < was->driver_version) {
+        snprintf(why, 256, "the job ran with driver version %d, here is %d, which is older", was->driver_version, is->driver_version);
+        return 1;
+    }
+    for (int i = 1; i < (int)SG_ATTRIBUTES; i++)
+        if (was->attributes[i] != is->attributes[i] && !is_place(i)) {
+            snprintf(why, 256, "the job saw a %.64s, here is a %.64s: CUdevice_attribute %d is %d instead of %d", was->name, is->name, i,
+                     is->attributes[i], was->attributes[i]);
+            return 1;
+        }
+    return 0;
+}

@@ -50,7 +50,8 @@ static int write_file(const struct sg_doorway *doorway, uint32_t slot, const str
 
 static int write_session(const struct sg_doorway *doorway, uint32_t index, char why[SG_SAID]) {
     const struct sg_slot *slot = &doorway->slots[index];
-    struct sg_image_owner owner = {slot->pid, slot->start, slot->session->rank, slot->session->sub};
+    struct sg_image_owner owner = {slot->pid, slot->start, slot->session->rank, slot->session->sub,
+                                   sg_claimant_number(&doorway->server->claimants, slot->pid)};
     struct sg_out out = {0};
     char said[96] = "";
     int error = sg_session_export(slot->session, &owner, &out, said);
@@ -115,13 +116,25 @@ static uint8_t *read_file(const struct sg_doorway *doorway, uint32_t slot, uint6
     return at;
 }
 
+/* Who was restored has another number out here, and began anew. */
+static int seat_session(struct sg_doorway *doorway, uint32_t slot, sg_session *session, const struct sg_image_owner *owner) {
+    struct sg_claimant claimant = {owner->pid, owner->start, -1};
+    if (doorway->server->restored) {
+        errno = ESRCH;
+        if (sg_claimant_find(&doorway->server->claimants, owner->pid_inside, 0, &claimant) != 0) return -1;
+    } else {
+        claimant.pidfd = (int)syscall(SYS_pidfd_open, owner->pid, 0);
+    }
+    return claimant.pidfd < 0 ? -1 : sg_doorway_seat(doorway, slot, session, &claimant);
+}
+
 static int resume_session(struct sg_doorway *doorway, uint32_t slot, char why[256]) {
     char said[96] = "";
     uint64_t bytes = 0;
     struct sg_image_owner owner = {0};
     uint8_t *image = read_file(doorway, slot, &bytes, said);
     sg_session *session = image == NULL ? NULL : sg_session_resume(doorway, slot, image, bytes, said);
-    if (session != NULL && (sg_image_owner_of(image, bytes, &owner) != 0 || sg_doorway_seat(doorway, slot, session, owner.pid, owner.start) != 0))
+    if (session != NULL && (sg_image_owner_of(image, bytes, &owner) != 0 || seat_session(doorway, slot, session, &owner) != 0))
         snprintf(said, sizeof said, "its process %u cannot be watched: %s", owner.pid, strerror(errno));
     free(image);
     if (said[0] == 0) return 0;

@@ -45,6 +45,16 @@ void sg_server_let_go(sg_session *session);
 uint64_t sg_session_log_export(sg_session *session, uint8_t *buffer, uint64_t room);
 int sg_session_log_import(sg_session *session, const uint8_t *buffer, uint64_t bytes, char *why);
 
+/* ---- images of sessions ---- */
+struct sg_image_block { uint64_t address, bytes; };
+struct sg_image_facts {
+    uint32_t pid_inside, rank, sub;
+    uint64_t arena_bytes, block_count;
+    char memory[64];
+};
+int sg_image_read(const uint8_t *image, uint64_t bytes, struct sg_image_facts *facts,
+                  struct sg_image_block *blocks, uint64_t room);
+
 /* ---- arena ---- */
 typedef struct sg_arena sg_arena;
 struct sg_arena_block { uint64_t address, bytes, owner; };
@@ -87,6 +97,7 @@ PREAMBLE = """
 #include "singularity_core/interceptors/arena.h"
 #include "singularity_core/proxy/replay.h"
 #include "singularity_core/proxy/server.h"
+#include "singularity_core/proxy/session_image.h"
 """
 
 

@@ -69,6 +69,8 @@ class ProxySettings:
     """Host memory for what is swapped out, in bytes; 0: the server's default."""
     slice_wait: float = 0.0
     """Seconds that a rank with nothing to run keeps a device that others want; 0: the server's default."""
+    restored: bool = False
+    """With `resume_fd`: these sessions come from a checkpoint."""
     resume_fd: int | None = None
     """Takes over the doors and sessions of other proxies: opens the device, says so on `ready_fd`, and waits
     until something comes here: the others have written their sessions.  When it is closed instead: ends."""
@@ -113,6 +115,10 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> ProxySettings:
         "--resume-fd", type=int, default=None, metavar="FD",
         help="take over the doors and sessions of other proxies, once something comes from this descriptor",
     )  # fmt: skip
+    option(
+        "--restored", action="store_true",
+        help="with --resume-fd: doors and sessions come from a checkpoint, memory lies in files beside them",
+    )  # fmt: skip
     option("--swap-limit", type=parse_bytes, default=0, help="host memory for what is swapped out")
     option("--slice-wait", type=float, default=0.0, help="seconds that an idle rank keeps a shared device")
     option(
@@ -121,10 +127,12 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> ProxySettings:
     found = parser.parse_args(arguments)
     if not 0 <= found.proxy_index < found.proxy_count or (found.exchange is None and found.proxy_count > 1):
         parser.error("several proxies need --exchange, and --proxy-index must be below --proxy-count")
+    if found.restored and (found.resume_fd is None or not found.pid_namespace_fd):
+        parser.error("--restored needs --resume-fd and --pid-namespace-fd")
     return ProxySettings(
         found.backend, found.device, tuple(found.directory), found.arena, found.ready_fd, found.exchange,
-        found.proxy_index, found.proxy_count, found.swap_limit, found.slice_wait, found.resume_fd,
-        found.pid_namespace_fd,
+        found.proxy_index, found.proxy_count, found.swap_limit, found.slice_wait, found.restored,
+        found.resume_fd, found.pid_namespace_fd,
     )  # fmt: skip
 
 
@@ -240,7 +248,7 @@ def _serve_device(settings: ProxySettings, library: Path, device: Device, stop: 
     options.proxy_index, options.proxy_count = settings.proxy_index, settings.proxy_count
     options.swap_limit = settings.swap_limit
     options.slice_wait_ns = int(settings.slice_wait * 1e9)
-    options.resumes = settings.resume_fd is not None
+    options.resumes = 0 if settings.resume_fd is None else 2 if settings.restored else 1
     options.pid_namespace = settings.pid_namespace_fd
     server = lib.sg_server_create(options, why)
     if server == ffi.NULL:

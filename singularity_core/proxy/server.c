@@ -80,6 +80,13 @@ static int open_driver(sg_server *server, const struct sg_server_options *option
     return sg_device_describe(&server->base, device, &server->described, why);
 }
 
+/* What a restored job knows of its devices must still be so. */
+static int check_device(const sg_server *server, char why[256]) {
+    for (uint32_t i = 0; server->restored && i < server->doorway_count; i++)
+        if (sg_device_differs(&server->doorways[i].door->device, &server->described, why)) return -1;
+    return 0;
+}
+
 static int watch(sg_server *server, int fd, uint32_t tag) {
     struct epoll_event event = {.events = EPOLLIN, .data.u32 = tag};
     return epoll_ctl(server->epoll, EPOLL_CTL_ADD, fd, &event);
@@ -116,6 +123,7 @@ sg_server *sg_server_create(const struct sg_server_options *options, char why[25
     pthread_mutex_init(&server->slots_lock, NULL);
     pthread_mutex_init(&server->loop_lock, NULL);
     server->resumes = server->handed = options->struct_size >= sizeof *options && options->resumes != 0;
+    server->restored = server->resumes && options->resumes == 2;
     int good = check_options(options, why) == 0 && sg_fault_install() == 0 && find_ranks(server, options, why) == 0 &&
                make_doors(server, options, why) == 0;
     if (good) {
@@ -124,8 +132,8 @@ sg_server *sg_server_create(const struct sg_server_options *options, char why[25
         server->swap_limit = options->swap_limit != 0 ? options->swap_limit : half_of_host_memory();
         if (server->resumes) sg_server_hold_all(server, 1, 0); /* whoever comes waits for the cut to let go */
         good = open_events(server, options, why) == 0 && open_driver(server, options, why) == 0 &&
-               sg_memory_open(server, options->arena_bytes, why) == 0 && sg_communication_open(server, options, why) == 0 &&
-               sg_rest_open(server) == 0;
+               sg_memory_open(server, options->arena_bytes, why) == 0 && check_device(server, why) == 0 &&
+               sg_communication_open(server, options, why) == 0 && sg_rest_open(server) == 0;
     }
     if (good) return server;
     if (why[0] == 0) snprintf(why, 256, "cannot set up the proxy: %s", strerror(errno));

@@ -141,7 +141,8 @@ struct sg_server_options {
     uint64_t swap_limit;         /* host memory for what is swapped out, in bytes; 0: the server's default */
     uint64_t slice_wait_ns;      /* rule (c) of splicing/slicer.h: the least that it waits; 0: 2 ms */
     uint64_t slice_quantum_ns;   /* rule (d): likewise; 0: 10 s */
-    uint32_t resumes;            /* 1: takes over the doors and sessions of other proxies, at rest; see sg_server_resume */
+    uint32_t resumes;            /* 1: takes over the doors and sessions of other proxies, at rest; see sg_server_resume.  2: those come
+                                  * from a checkpoint: each session's memory is beside its image, and its process began anew */
     int32_t pid_namespace;       /* a descriptor of the ranks', kept by the caller; <= 0: ours */
 };
 sg_server *sg_server_create(const struct sg_server_options *options, char why[256]);

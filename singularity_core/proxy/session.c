@@ -175,8 +175,9 @@ static int resume_page(sg_session *s) {
 static int map_files(sg_session *s) {
     int fd = s->resumes ? open_file(s, "session", SG_SESSION_BYTES) : make_file(s, "session", SG_SESSION_BYTES, 1);
     if (fd < 0) return fd;
-    void *at = mmap(NULL, SG_SESSION_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
-    int error = at == MAP_FAILED ? -errno : 0;
+    int error = s->server->restored && s->resumes ? -posix_fallocate(fd, 0, SG_SESSION_BYTES) : 0; /* checkpoints keep holes */
+    void *at = error != 0 ? MAP_FAILED : mmap(NULL, SG_SESSION_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+    if (error == 0 && at == MAP_FAILED) error = -errno;
     close(fd);
     if (error != 0) return error;
     s->base = at;

@@ -34,6 +34,8 @@ struct sg_base_driver {
 };
 int sg_base_driver_load(struct sg_base_driver *out, void *library, char why[256]);
 int sg_device_describe(const struct sg_base_driver *driver, int32_t device, struct sg_device_info *out, char why[256]);
+/* Whether what ranks know of a device, and may have acted upon, is not so here; `why` says what. */
+int sg_device_differs(const struct sg_device_info *was, const struct sg_device_info *is, char why[256]);
 
 enum { SG_LEAD_VACANT = 0, SG_LEAD_HELD = 1, SG_LEAD_ON_OFFER = 2 /* its holder runs a call that blocks */ };
 enum { SG_GOES_ON = 0, SG_DRAINS = 1 /* the rank said good-bye: finish what is in the ring */, SG_ABORTS = 2 };
@@ -135,6 +137,7 @@ struct sg_server {
     pthread_mutex_t loop_lock; /* held during each turn of the loop; guards the next two */
     int handed;                /* another proxy may have the sessions: nothing that ranks see is touched */
     int resumes;               /* it takes over another's, and was not let go yet */
+    int restored;              /* what it takes over comes from a checkpoint */
 };
 #define SG_HAL_HAS(table, member) \
     ((table)->struct_size >= offsetof(struct sg_hal_table, member) + sizeof((table)->member) && (table)->member != NULL)

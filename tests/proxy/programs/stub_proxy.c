@@ -1,7 +1,8 @@
 /* stub_proxy DIRECTORY DRIVER [DIRECTORY...]: a proxy without Python, with a door in each directory, over the driver library
  * and HAL that it is linked for (proxy_hal).  Ends with SIGTERM, or when its stdin is closed.
  * Lines on stdin: "export RANK FILE" and "import RANK FILE", for the replay log; each answers one line.
- * STUB_EXCHANGE: the directory of a job whose only proxy it is.  STUB_RESUMES: it takes over, once "resume" comes on stdin. */
+ * STUB_EXCHANGE: the directory of a job whose only proxy it is.  STUB_RESUMES: it takes over, once "resume" comes on stdin; 2: from
+ * a checkpoint.  STUB_BOXED: ranks are looked for in this pid namespace as if it were another. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -83,7 +84,9 @@ int main(int argc, char **argv) {
     struct sg_server_options options = {.struct_size = sizeof options, .directory_count = doors,
                                         .directories = (const char *const *)argv + 2, .driver_library = driver,
                                         .hal = proxy_hal(driver), .stop_fds = {stop_pipe[0]}, .exchange = getenv("STUB_EXCHANGE"),
-                                        .proxy_count = 1, .resumes = getenv("STUB_RESUMES") != NULL};
+                                        .proxy_count = 1};
+    options.resumes = getenv("STUB_RESUMES") == NULL ? 0 : (uint32_t)atoi(getenv("STUB_RESUMES"));
+    options.pid_namespace = getenv("STUB_BOXED") == NULL ? 0 : open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC);
     server = sg_server_create(&options, why);
     if (server == NULL) {
         fprintf(stderr, "stub_proxy: %s\n", why);
