@@ -48,6 +48,10 @@ class WriterLostError(StoreError):
     """The writer did not come forward for so long that it was declared dead; its checkpoint cannot commit."""
 
 
+class CancelledError(StoreError):
+    """Somebody wants no checkpoint any more; nothing of it is left."""
+
+
 @dataclass(frozen=True)
 class Damage:
     """One thing in the store that cannot be used."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -60,11 +60,30 @@ class CheckpointReader:
 
         `DamagedCheckpointError` names the first piece that is missing or corrupt."""
         stored = self._find(name)
-        places = iter(enumerate(stored.chunks))
+        yield from self._loaded((stored, index, chunk) for index, chunk in enumerate(stored.chunks))
+
+    def distinct(self, names: Iterable[str]) -> Iterator[tuple[memoryview, list[tuple[str, int]]]]:
+        """The different chunks of these objects, each read once, with all places of its contents: an object,
+        and the number of the chunk there.
+
+        Raises as `chunks` does."""
+        places: dict[tuple[str, int], list[tuple[str, int]]] = {}
+        wanted: list[tuple[StoredObject, int, Chunk]] = []
+        for stored in map(self._find, names):
+            for index, chunk in enumerate(stored.chunks):
+                found = places.setdefault((chunk.digest, chunk.size), [])
+                if not found:
+                    wanted.append((stored, index, chunk))
+                found.append((stored.name, index))
+        yield from zip(self._loaded(wanted), places.values(), strict=True)
+
+    def _loaded(self, wanted: Iterable[tuple[StoredObject, int, Chunk]]) -> Iterator[memoryview]:
+        """The contents of chunks, of which some are read ahead."""
+        places = iter(wanted)
         running: deque[Future[memoryview]] = deque()
         try:
             while True:
-                for index, chunk in places:
+                for stored, index, chunk in places:
                     running.append(self._pool.submit(self._load, stored, index, chunk))
                     if len(running) >= self._pool.window:
                         break

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from . import leases
 from .catalogue import Catalogue
 from .chunking import digest_of, encode_chunk, split
-from .errors import WriterLostError, storage_errors
+from .errors import CancelledError, WriterLostError, storage_errors
 from .manifest import (
     Abandoned,
     Chunk,
@@ -70,6 +70,9 @@ class CheckpointWriter:
         self._stored_keys: list[str] = []
         self._begun = leases.boot_seconds()
         self._ended = False
+        self._cancelled = False
+        self.taken_bytes = 0
+        """Of contents that were given to it so far: for who shows how far it is."""
         self._pool = Pool(threads, "checkpoint-writer")
         with self._errors("putting up the marker"):
             self._lease = leases.Lease(catalogue, self.checkpoint, self._pins, writes=True)
@@ -153,6 +156,8 @@ class CheckpointWriter:
         return added
 
     def _begin(self, piece: ReadableBuffer | Chunk) -> Future[Chunk]:
+        self._refuse_if_cancelled()
+        self.taken_bytes += piece.size if isinstance(piece, Chunk) else memoryview(piece).nbytes
         if isinstance(piece, Chunk):
             if not self.inherits(piece):
                 raise ValueError(f"Checkpoint {self.checkpoint} does not inherit chunk {piece.key}.")
@@ -166,6 +171,7 @@ class CheckpointWriter:
         `WriterLostError`: a `gc` gave it up meanwhile.  After any error it is not to be counted on."""
         if self._ended:
             raise ValueError(f"Checkpoint {self.checkpoint} is committed or given up already.")
+        self._refuse_if_cancelled()
         manifest = Manifest(
             checkpoint=self.checkpoint,
             job=self._job,
@@ -183,6 +189,10 @@ class CheckpointWriter:
         with contextlib.suppress(OSError):  # one that stays up costs nothing but a look by gc
             self._lease.release()
         return manifest
+
+    def cancel(self) -> None:
+        """From any thread: what is added from now on, or committed, raises `CancelledError`."""
+        self._cancelled = True
 
     def abort(self) -> None:
         """Give up, unless committed: take back all that was stored.  What fails here is left to `gc`."""
@@ -227,6 +237,10 @@ class CheckpointWriter:
         except OSError:
             self._end()
         raise error
+
+    def _refuse_if_cancelled(self) -> None:
+        if self._cancelled:
+            raise CancelledError(f"Checkpoint {self.checkpoint} was given up.", remedy="")
 
     def _refuse_if_late(self) -> None:
         if self._lease.expired or leases.boot_seconds() - self._begun > LONGEST_WRITE_SECONDS:

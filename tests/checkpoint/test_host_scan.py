@@ -221,7 +221,7 @@ def test_a_process_without_ties_is_carried(start: Start) -> None:
 
 
 def test_a_session_of_another(start: Start) -> None:
-    """A child that is carried without its parent, who leads its session and its group, is refused for both."""
+    """A child without its parent, who leads its session and its group, is refused for both."""
     parent = start("if os.fork() == 0: os.read(0, 1); os._exit(0)")
     (child,) = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
     found = verdicts(int(child))
