@@ -75,9 +75,19 @@ class Pausing:
         """From now on what `make_cut` makes, at the first pause, stops the ranks."""
         self._make_cut, self._why_not = make_cut, ""
 
+    def begin_at(self, cut: Cut) -> None:
+        """The job comes from a checkpoint: its ranks stand at `cut`, which is acquired, until `resume`."""
+        self._cut = cut
+        self.state, self.progress = PauseState.PAUSED, Progress(CutState.ACQUIRED)
+
     def hold(self, why: str) -> None:
         """Until this is called with "", nobody pauses the job or lets it go on: what it says is why."""
         self._holder = why
+
+    @property
+    def refusal(self) -> str:
+        """Why nobody can pause the job now; "": somebody can."""
+        return self._why_not or self._holder
 
     def cut(self) -> Cut:
         """The one at which the ranks stand."""
@@ -102,8 +112,8 @@ class Pausing:
 
     def pause(self, timeout: float, now: float, told: Told) -> None:
         """Asks for a pause within `timeout` seconds."""
-        if self._make_cut is None or self._why_not or self._holder:
-            told(Outcome(False, self.state, self._why_not or self._holder))
+        if self._make_cut is None or self.refusal:
+            told(Outcome(False, self.state, self.refusal))
         elif self.state is PauseState.PAUSED:
             told(Outcome(True, self.state, "paused already"))
         elif self.state is PauseState.PAUSING:

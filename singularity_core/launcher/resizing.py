@@ -17,20 +17,18 @@ board lets the new ones go; only then the old ones are killed."""
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
 from typing import Protocol
 
-from ..barrier.interface import Cut, CutError
+from ..barrier.interface import Cut
+from .cut_sequence import CutSequence, LetGo, Part, Step, ToCut
 from .errors import LaunchError
-from .pausing import RELEASE_SECONDS, Outcome, PauseState, Pausing, Told
-from .report import say_fault
+from .pausing import RELEASE_SECONDS, Outcome, Pausing, Told
 
 WRITING_SECONDS = 120.0
 PREPARING_SECONDS = 120.0
 TAKING_OVER_SECONDS = 120.0
 MOST_SECONDS = PREPARING_SECONDS + WRITING_SECONDS + TAKING_OVER_SECONDS + RELEASE_SECONDS
 """All in all, but for the cut."""
-POLL_SECONDS = 0.005
 _HOLDER = "the job is being resized"
 
 
@@ -92,126 +90,54 @@ class Resizing:
     """One job's resizes.  After each call, `tick` is due in `next_tick` seconds."""
 
     def __init__(self, pausing: Pausing, steps: ResizeSteps) -> None:
-        self.state = ResizeState.IDLE
         self._pausing = pausing
         self._steps = steps
-        self._told: Told | None = None
-        self._looks = {
-            ResizeState.PREPARING: self._prepared,
-            ResizeState.CUT: self._write,
-            ResizeState.WRITING: self._written,
-            ResizeState.TAKING_OVER: self._taken_over,
-        }
-        self._plan = ""
-        self._deadline = 0.0
-        self._timeout = 0.0
+        self._sequence = CutSequence(
+            pausing, ResizeState.IDLE, holder=_HOLDER, what="resize", undo=self._undo
+        )
+        self.abandon = self._sequence.abandon
+        self.next_tick = self._sequence.next_tick
+        self.tick = self._sequence.tick
+
+    @property
+    def state(self) -> ResizeState:
+        """How far the one is that is under way."""
+        return self._sequence.state
 
     def resize(self, devices: int, timeout: float, now: float, told: Told) -> None:
         """Asks for `devices` devices; `timeout`: seconds until all ranks must stand at one point."""
-        if self.state is not ResizeState.IDLE:
-            told(self._outcome(False, "it is being resized already"))
-            return
-        if self._pausing.state is not PauseState.RUNNING:
-            why = f"it is {self._pausing.state.value}: let it go on first (`singularity-ctl continue`)"
-            told(self._outcome(False, why))
-            return
-        try:
-            self._plan = self._steps.plan(devices)
-        except LaunchError as error:
-            told(self._outcome(False, f"{error.cause} {error.remedy}".rstrip()))
-            return
-        if not self._plan:
-            told(self._outcome(True, f"runs on {devices} device{'s' * (devices != 1)} already"))
-            return
-        self._told, self.state = told, ResizeState.PREPARING
-        self._timeout, self._deadline = timeout, now + PREPARING_SECONDS
-        self._pausing.hold(_HOLDER)
-        self._try(lambda _: self._steps.prepare(), now)
+        plan = ""
+        if not self._sequence.busy:
+            try:
+                plan = self._steps.plan(devices)
+            except LaunchError as error:
+                told(Outcome(False, self._pausing.state, f"{error.cause} {error.remedy}".rstrip()))
+                return
+            if not plan:
+                said = f"runs on {devices} device{'s' * (devices != 1)} already"
+                told(Outcome(True, self._pausing.state, said))
+                return
+        self._sequence.start(self._parts(timeout), lambda: plan, now, told)
 
-    def abandon(self, why: str) -> None:
-        """The job ends: whoever waits is told `why`, and no new proxy is left behind."""
-        if self.state is not ResizeState.IDLE:
-            self._pausing.hold("")
-            if self.state is not ResizeState.RELEASING:
-                self._steps.abandon()
-            self._end(False, why)
+    def _parts(self, timeout: float) -> list[Part[ResizeState]]:
+        steps = self._steps
+        return [
+            Step(
+                ResizeState.PREPARING, steps.prepare, steps.prepared, PREPARING_SECONDS,
+                f"The new proxies have not started within {PREPARING_SECONDS:.0f} s.",
+            ),
+            ToCut(ResizeState.CUTTING, ResizeState.CUT, timeout),
+            Step(
+                ResizeState.WRITING, steps.write, steps.written, WRITING_SECONDS,
+                f"The proxies have not written their sessions within {WRITING_SECONDS:.0f} s.",
+            ),
+            Step(
+                ResizeState.TAKING_OVER, steps.take_over, steps.taken_over, TAKING_OVER_SECONDS,
+                f"The new proxies were not ready within {TAKING_OVER_SECONDS:.0f} s.",
+            ),
+            LetGo(ResizeState.RELEASING, steps.commit, steps.retire),
+        ]  # fmt: skip
 
-    def next_tick(self) -> float | None:
-        """Seconds until `tick` is due; None: not before something else happens."""
-        return POLL_SECONDS if self.state in self._looks else None
-
-    def tick(self, now: float) -> None:
-        """Looks, and goes on where that is possible."""
-        if self.state in self._looks:
-            self._try(self._looks[self.state], now)
-
-    # ---- steps ---------------------------------------------------------------------------------------
-
-    def _prepared(self, now: float) -> None:
-        if self._steps.prepared():
-            self.state = ResizeState.CUTTING
-            self._pausing.hold("")
-            self._pausing.pause(self._timeout, now, self._cut)
-            if self.state is not ResizeState.IDLE:
-                self._pausing.hold(_HOLDER)
-        elif now >= self._deadline:
-            raise LaunchError(f"The new proxies have not started within {PREPARING_SECONDS:.0f} s.")
-
-    def _cut(self, outcome: Outcome) -> None:
-        if self.state is ResizeState.CUTTING and outcome.ok:
-            self.state = ResizeState.CUT
-        elif self.state is ResizeState.CUTTING:
+    def _undo(self) -> None:
+        if self.state is not ResizeState.RELEASING:  # then the new proxies are the job's
             self._steps.abandon()
-            self._pausing.hold("")
-            told, self._told, self.state = self._told, None, ResizeState.IDLE
-            if told is not None:
-                told(outcome)
-
-    def _write(self, now: float) -> None:
-        self.state, self._deadline = ResizeState.WRITING, now + WRITING_SECONDS
-        self._steps.write()
-
-    def _written(self, now: float) -> None:
-        if self._steps.written():
-            self.state, self._deadline = ResizeState.TAKING_OVER, now + TAKING_OVER_SECONDS
-            self._steps.take_over()
-        elif now >= self._deadline:
-            raise LaunchError(f"The proxies have not written their sessions within {WRITING_SECONDS:.0f} s.")
-
-    def _taken_over(self, now: float) -> None:
-        if self._steps.taken_over():
-            cut = self._steps.commit()
-            self.state = ResizeState.RELEASING
-            self._pausing.hold("")
-            self._pausing.exchange(cut)
-            self._pausing.resume(now, self._released)
-        elif now >= self._deadline:
-            raise LaunchError(f"The new proxies were not ready within {TAKING_OVER_SECONDS:.0f} s.")
-
-    def _released(self, outcome: Outcome) -> None:
-        if self.state is ResizeState.RELEASING:
-            self._steps.retire()
-            self._end(outcome.ok, self._plan if outcome.ok else outcome.message)
-
-    def _try(self, step: Callable[[float], None], now: float) -> None:
-        try:
-            step(now)
-        except (LaunchError, CutError) as error:
-            self._give_up(error.cause if isinstance(error, LaunchError) else str(error), now)
-        except Exception as error:  # whatever it is: the job must go on
-            say_fault("the resize failed:", error)
-            self._give_up(f"{type(error).__name__}: {error}", now)
-
-    def _give_up(self, why: str, now: float) -> None:
-        self._steps.abandon()
-        self._pausing.hold("")
-        self._end(False, f"{why.rstrip('.')}; the job goes on as before")
-        self._pausing.resume(now, lambda _: None)
-
-    def _end(self, ok: bool, message: str) -> None:
-        told, self._told, self.state = self._told, None, ResizeState.IDLE
-        if told is not None:
-            told(self._outcome(ok, message))
-
-    def _outcome(self, ok: bool, message: str) -> Outcome:
-        return Outcome(ok, PauseState.RUNNING if ok else self._pausing.state, message)

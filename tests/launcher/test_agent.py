@@ -28,9 +28,11 @@ from singularity_core.launcher.agent_messages import (
     StatusRequest,
     encode,
 )
+from singularity_core.launcher.checkpointing import Checkpointing
 from singularity_core.launcher.pausing import Pausing
 from singularity_core.launcher.resizing import Resizing
 
+from .test_checkpointing import Steps as CheckpointSteps
 from .test_pausing import FakeCut
 from .test_resizing import Steps
 
@@ -53,6 +55,7 @@ class Loop:
             self.selector,
             self.pausing,
             Resizing(self.pausing, Steps(self.cut)),
+            Checkpointing(self.pausing, CheckpointSteps(self.cut)),
             status=self._status,
             logs=lambda: LogPaths(job="j", ranks=[]),
             clock=lambda: self.now,
