@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import itertools
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -24,6 +25,7 @@ from .processes import end_members
 OWNER_FILE = "owner"
 FILE_LOG = "files.log"
 """What the job's processes change among files."""
+_JOB_NAME = re.compile(r"\d{8}-\d{6}-[0-9a-f]{8}")
 
 
 def jobs_root() -> Path:
@@ -126,12 +128,23 @@ class JobDirectory:
         return path
 
     def remove(self) -> None:
-        """Removes the directory, and its parent when it was the last one.  Harmless when repeated."""
+        """Removes the directory, and its parent when it was the last one.  Harmless when repeated, also when
+        a job that was resumed has another of this name by then."""
         with _locked_root(self.path.parent, create=False) as exists:
             if exists:
-                shutil.rmtree(self.path, ignore_errors=True)
+                if self._is_ours():
+                    shutil.rmtree(self.path, ignore_errors=True)
                 with contextlib.suppress(OSError):  # other jobs
                     self.path.parent.rmdir()
+
+    def _is_ours(self) -> bool:
+        try:
+            found = os.stat(self.path / OWNER_FILE, follow_symlinks=False)
+        except FileNotFoundError:
+            return True  # half removed, or half made: by us, who hold the lock on the parent
+        except OSError:
+            return False
+        return os.path.samestat(found, os.fstat(self._lock))
 
 
 def new_job_name() -> str:
@@ -139,10 +152,17 @@ def new_job_name() -> str:
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
 
 
-def create_job_directory(root: Path | None = None) -> JobDirectory:
-    """Makes and locks a new job directory.  `LaunchError` when /dev/shm does not allow it."""
+def is_job_name(name: str) -> bool:
+    """Whether `new_job_name` may have made it; so it is no path, either."""
+    return _JOB_NAME.fullmatch(name) is not None
+
+
+def create_job_directory(root: Path | None = None, *, job: str | None = None) -> JobDirectory:
+    """Makes and locks a new job directory; `job` names it (`is_job_name`), or None: a new name.
+
+    `LaunchError` when /dev/shm does not allow it; `FileExistsError` when there is a job `job`."""
     root = root or jobs_root()
-    job = new_job_name()
+    named, job = job is not None, job or new_job_name()
     try:
         with _locked_root(root, create=True):
             path = root / job
@@ -151,6 +171,8 @@ def create_job_directory(root: Path | None = None) -> JobDirectory:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.write(lock, f"{os.getpid()}\n".encode())
     except OSError as error:
+        if named and isinstance(error, FileExistsError):
+            raise
         raise LaunchError(
             f"No job directory can be made in {root}: {error.strerror or error}.",
             remedy="/dev/shm must be a writable tmpfs with space left; see `singularity-ctl doctor`.",

@@ -11,6 +11,7 @@ import sys
 
 import msgspec
 
+from ..hal.backend import Backend
 from ..hal.errors import HalError, InvalidArgument
 from ..hal.registry import load_backend
 from .errors import LaunchError
@@ -30,6 +31,8 @@ class BackendFacts(msgspec.Struct, frozen=True):
     """What ``--no-proxy`` puts first in LD_LIBRARY_PATH."""
     environment: dict[str, str]
     """Variables that processes with the driver library in them need."""
+    device_bytes: tuple[int, ...] = ()
+    """Memory of each device, what the driver keeps for itself included; (): the backend does not say."""
 
 
 class _Refusal(msgspec.Struct, frozen=True):
@@ -80,17 +83,26 @@ def _ask(name: str) -> _Answer:
         backend.require_available()
         library = backend.driver_library()
         directory = backend.rank_library_directory()
+        count = backend.device_count()
         return _Answer(
             facts=BackendFacts(
                 name=name,
-                device_count=backend.device_count(),
+                device_count=count,
                 proxied=library is not None,
                 rank_library_directory=None if directory is None else str(directory),
                 environment=dict(backend.proxy_environment()),
+                device_bytes=_device_bytes(backend, count),
             )
         )
     except HalError as error:
         return _Answer(refusal=_Refusal(error.cause, error.remedy, isinstance(error, InvalidArgument)))
+
+
+def _device_bytes(backend: Backend, count: int) -> tuple[int, ...]:
+    try:
+        return tuple(backend.properties(ordinal).total_bytes for ordinal in range(count))
+    except HalError:
+        return ()
 
 
 if __name__ == "__main__":
