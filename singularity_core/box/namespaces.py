@@ -68,7 +68,10 @@ def enter(plan: Plan) -> None:
     if plan.address is not None:
         _make_network(plan.address)
         _mount_hosts(Path(os.fsdecode(plan.directory)) / "hosts", plan.hostname, plan.address)
-    _return_to(os.fsdecode(plan.work_directory), before)
+    if plan.restored:  # what is restored is where it was
+        os.chdir("/")
+    else:
+        _return_to(os.fsdecode(plan.work_directory), before)
 
 
 def _mount_shm(shared: list[Share]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import selectors
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ..box.errors import BoxUnavailableError
@@ -14,7 +14,7 @@ from ..box.remote import Box, BoxedProcess
 from .errors import LaunchError
 from .job_directory import JobDirectory
 from .log_tail import LogTail, LogWatch
-from .members import Kind, Member, cannot_start, rank_prefix
+from .members import Kind, Member, RankTree, cannot_start, rank_prefix
 from .output import Relay
 from .processes import JOB_VARIABLE
 from .report import say
@@ -76,19 +76,34 @@ class _BoxedRank:
 class BoxedRanks:
     """See `RankStarter`."""
 
-    def __init__(self, settings: JobSettings, box: BoxSettings, directory: JobDirectory) -> None:
+    restored = False
+
+    def __init__(
+        self,
+        settings: JobSettings,
+        box: BoxSettings,
+        directory: JobDirectory,
+        *,
+        inside: Path | None = None,
+        work_directory: Path | None = None,
+    ) -> None:
+        """`inside`: the job's directory, as the ranks see it, if that is not where it is; `work_directory`:
+        in which they begin or began, if that is not this process's."""
         self._settings = settings
         self._box_settings = box
         self._directory = directory
+        self._inside = inside or directory.path
+        self._work_directory = work_directory or Path.cwd()
         self._place = directory.path / "box"
         self._log_watch = LogWatch()
         self._box: Box | None = None
+        self._ranks: dict[int, int] = {}
 
     def open(self) -> Member | None:
         """See `RankStarter`."""
         self._tell()
-        self._place.mkdir(mode=0o700)
-        plan = self._plan(Path.cwd())
+        self._place.mkdir(mode=0o700, exist_ok=self.restored)
+        plan = self._plan(self._work_directory)
         log = self._settings.log_file("box", "stderr")
         errors = Relay(STANDARD_ERROR, prefix="[box] ", log=log)
         environment = {**os.environ, JOB_VARIABLE: self._directory.job}
@@ -118,14 +133,15 @@ class BoxedRanks:
             )
         outside = [work_directory, *([self._settings.log_dir] if self._settings.log_dir else [])]
         below = {path.resolve() for path in outside if SHM in path.resolve().parents}
-        shared = [os.fsencode(path) for path in sorted({self._directory.path, *below})]
+        shared = {self._directory.path: self._inside} | {path: path for path in below}
         return Plan(
-            directory=os.fsencode(self._place),
+            directory=os.fsencode(self._inside / self._place.name),
             work_directory=os.fsencode(work_directory),
             hostname=self._box_settings.hostname,
             address=self._box_settings.address,
-            shared=[Share(path, path) for path in shared],
+            shared=[Share(os.fsencode(path), os.fsencode(shared[path])) for path in sorted(shared)],
             fixed_addresses=self._box_settings.fixed_addresses,
+            restored=self.restored,
         )
 
     @property
@@ -142,18 +158,7 @@ class BoxedRanks:
         """See `RankStarter`."""
         if self._box_settings.fixed_addresses:
             environment = {"PYTHONHASHSEED": "0", **environment}
-        label, prefix = f"rank {rank}", rank_prefix(self._settings, rank)
-        outputs = [
-            LogTail(
-                self._log_watch,
-                terminal,
-                self._log(rank, stream),
-                prefix=prefix,
-                log=self._settings.log_file(str(rank), stream),
-            )
-            for terminal, stream in ((STANDARD_ERROR, "stderr"), (STANDARD_OUTPUT, "stdout"))
-        ]
-        errors, out = outputs
+        label, (errors, out) = f"rank {rank}", self._outputs(rank)
         try:
             process = self._opened.start(self._settings.command, environment, str(out.path), str(errors.path))
         except OSError as error:
@@ -161,7 +166,24 @@ class BoxedRanks:
         except BoxUnavailableError as error:
             self._opened.kill()
             raise LaunchError(error.cause, remedy=error.remedy) from error
-        return Member(label, Kind.RANK, rank, _BoxedRank(process), outputs, errors)
+        return self._member(rank, process, [errors, out])
+
+    def _member(self, rank: int, process: BoxedProcess, outputs: Sequence[LogTail]) -> Member:
+        self._ranks[rank] = process.pid_inside
+        return Member(f"rank {rank}", Kind.RANK, rank, _BoxedRank(process), outputs, outputs[0])
+
+    def _outputs(self, rank: int) -> list[LogTail]:
+        return [
+            LogTail(
+                self._log_watch,
+                terminal,
+                self._log(rank, stream),
+                prefix=rank_prefix(self._settings, rank),
+                log=self._settings.log_file(str(rank), stream),
+                goes_on=self.restored,
+            )
+            for terminal, stream in ((STANDARD_ERROR, "stderr"), (STANDARD_OUTPUT, "stdout"))
+        ]
 
     def _log(self, rank: int, stream: str) -> Path:
         kept = self._settings.log_file(str(rank), stream)
@@ -171,6 +193,24 @@ class BoxedRanks:
         """See `RankStarter`."""
         if self._box is not None:
             self._box.seal()
+
+    def tree(self) -> RankTree:
+        """See `RankStarter`."""
+        box, work_directory = self._opened, self._work_directory
+        if SHM in work_directory.parents:
+            raise LaunchError(
+                f"The job's work directory {work_directory} is in memory, which a checkpoint does not hold.",
+                remedy="Start the job in a directory on a disk.",
+            )
+        return RankTree(
+            root=box.pids.keeper,
+            root_inside=box.keeper_inside,
+            first=box.pids.shim,
+            ranks=dict(self._ranks),
+            directory=self._inside,
+            work_directory=work_directory,
+            shared=(self._inside,),
+        )
 
     def caretakers(self) -> set[int]:
         """See `RankStarter`."""

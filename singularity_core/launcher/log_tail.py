@@ -77,22 +77,31 @@ class LogWatch:
 
 
 class LogTail(Output):
-    """One log file, from its beginning."""
+    """One log file."""
 
     def __init__(
-        self, watch: LogWatch, terminal: Terminal, path: Path, *, prefix: str = "", log: Path | None
+        self,
+        watch: LogWatch,
+        terminal: Terminal,
+        path: Path,
+        *,
+        prefix: str = "",
+        log: Path | None,
+        goes_on: bool = False,
     ) -> None:
         """`path` is absolute.  `log`: how it is named to the user; None: nobody is told of it, and what has
-        been read is not kept."""
+        been read is not kept.  `goes_on`: the file is there, and what is in it was shown; else it is
+        begun."""
         super().__init__(terminal, prefix=prefix, log=log)
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self._log_watch = watch
         self._forget = log is None
         self._forgotten = 0
-        self._offset = 0
         self._closed = False
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        begins = 0 if goes_on else os.O_CREAT | os.O_TRUNC
+        self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC | begins, 0o666)
+        self._offset = os.fstat(self._file).st_size
 
     def watch(self, selector: selectors.BaseSelector) -> None:
         """See `Output`."""

@@ -11,8 +11,10 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
+from ..checkpoint.file_capture import JobRoot
 from .errors import LaunchError, system_error
 from .output import Output, Relay
 from .processes import Ending, die_with_parent, kill_all
@@ -139,6 +141,35 @@ def cannot_start(label: str, program: str, error: OSError) -> LaunchError:
     )
 
 
+@dataclass(frozen=True)
+class RankTree:
+    """The ranks as a tree of processes that can be taken into a checkpoint."""
+
+    root: int
+    """Their common parent."""
+    root_inside: int
+    """The same, as it is numbered in the ranks' pid namespace."""
+    first: int
+    """A process that is in all their namespaces, and not of the tree."""
+    ranks: Mapping[int, int]
+    """By local rank: its number in their pid namespace."""
+    directory: Path
+    """The job's directory, as they see it."""
+    work_directory: Path
+    shared: tuple[Path, ...]
+    """Directories below /dev/shm that are not theirs alone; the job's is one."""
+
+    @property
+    def job(self) -> str:
+        """The name that the job had when it began: it may have been restored since."""
+        return self.directory.name
+
+    @property
+    def root_directory(self) -> JobRoot:
+        """The file system as they see it."""
+        return JobRoot(f"/proc/{self.first}/root")
+
+
 class RankStarter(Protocol):
     """How ranks are started, and where."""
 
@@ -153,6 +184,9 @@ class RankStarter(Protocol):
 
     def all_started(self) -> None:
         """No more will be started; only then it is known which have ended.  Harmless when repeated."""
+
+    def tree(self) -> RankTree:
+        """The ranks that were started.  `LaunchError` when they cannot be taken into a checkpoint."""
 
     def caretakers(self) -> set[int]:
         """Descendants of this process that end by themselves in `close`."""
@@ -198,6 +232,13 @@ class ChildRanks:
 
     def all_started(self) -> None:
         """See `RankStarter`."""
+
+    def tree(self) -> RankTree:
+        """See `RankStarter`."""
+        raise LaunchError(
+            "The ranks of this job are not in a box, which is what a checkpoint is taken of.",
+            remedy="Start it with `singularity-run --box`, as root and with CRIU (`singularity-ctl doctor`).",
+        )
 
     def caretakers(self) -> set[int]:
         """See `RankStarter`."""

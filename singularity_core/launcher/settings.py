@@ -41,6 +41,20 @@ class BoxSettings:
 
 
 @dataclass(frozen=True)
+class CheckpointSettings:
+    """When a job is checkpointed by itself."""
+
+    place: str
+    """The store: an absolute path, or a URL."""
+    every: float | None = None
+    """Seconds from one to the next; None: only when somebody asks, or with SIGTERM."""
+    keep: int | None = None
+    """How many of the job to keep; None: all."""
+    auto_resume: bool = False
+    """After a failure the job goes on from its newest one."""
+
+
+@dataclass(frozen=True)
 class JobSettings:
     """A job on this node."""
 
@@ -74,6 +88,10 @@ class JobSettings:
     """The physical device behind each ordinal that ranks see, once the job was resized; None: as it began."""
     box: BoxSettings | None = None
     """None: ranks run on the machine as it is."""
+    checkpoints: CheckpointSettings | None = None
+    """None: only when somebody asks for one."""
+    lineage: str = ""
+    """The internal name that the job had when it began, if it was resumed since: its checkpoints bear it."""
 
     @property
     def device_of_ordinal(self) -> tuple[int, ...]:

@@ -23,7 +23,8 @@ def store_verbs() -> list[click.Command]:
     return [checkpoints, verify, gc]
 
 
-def _open(place: str) -> Store:
+def open_store(place: str) -> Store:
+    """The store in a directory that is there, or at a URL.  `LaunchError` when it cannot be opened."""
     try:
         if "://" not in place and not Path(place).is_dir():
             raise LaunchError(f"{place}: there is no store.", remedy="Name its directory, or its URL.")
@@ -47,7 +48,7 @@ def _time(manifest: Manifest) -> str:
 def checkpoints(store: str, as_json: bool, job: str | None) -> None:
     """List the checkpoints in STORE, newest first."""
     try:
-        found = _open(store).checkpoints(job)
+        found = open_store(store).checkpoints(job)
     except StoreError as error:
         raise LaunchError(error.cause, remedy=error.remedy) from error
     if as_json:
@@ -80,7 +81,7 @@ def verify(store: str, checkpoint: tuple[str, ...], as_json: bool) -> None:
 
     Exit code 1 when something is."""
     try:
-        damage = _open(store).verify(checkpoint or None)
+        damage = open_store(store).verify(checkpoint or None)
     except StoreError as error:
         raise LaunchError(error.cause, remedy=error.remedy) from error
     if as_json:
@@ -105,7 +106,7 @@ def gc(store: str, as_json: bool, keep: int | None, pins: tuple[str, ...], dry_r
 
     Jobs may write checkpoints meanwhile."""
     try:
-        report = _open(store).gc(keep=keep, pins=pins, dry_run=dry_run)
+        report = open_store(store).gc(keep=keep, pins=pins, dry_run=dry_run)
     except StoreError as error:
         raise LaunchError(error.cause, remedy=error.remedy) from error
     if as_json:

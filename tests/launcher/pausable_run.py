@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from singularity_core.barrier.interface import CutState, Progress
-from singularity_core.launcher import run
+from singularity_core.launcher import attempt, run
 from singularity_core.launcher.supervisor import Supervisor
 
 FOLDER = Path(os.environ["CUT_FOLDER"])
@@ -55,5 +55,5 @@ class PausableSupervisor(Supervisor):
         super().__init__(*arguments, **{**named, "make_cut": lambda *_: FileCut()})  # type: ignore[arg-type]
 
 
-run.Supervisor = PausableSupervisor  # type: ignore[misc]
+attempt.Supervisor = PausableSupervisor  # type: ignore[misc]
 sys.exit(run.main())

@@ -74,9 +74,9 @@ def test_status_of_a_job_with_proxies(launcher: Launcher) -> None:
 NO_BOARD = """
 import functools
 from singularity_core.barrier.interface import CutError
-from singularity_core.launcher import run
+from singularity_core.launcher import attempt, run
 def fail(*_): raise CutError("the board is gone")
-run.Supervisor = functools.partial(run.Supervisor, make_cut=fail)
+attempt.Supervisor = functools.partial(attempt.Supervisor, make_cut=fail)
 run.main()
 """
 

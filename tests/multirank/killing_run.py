@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from singularity_core.launcher import run, supervisor
+from singularity_core.launcher import attempt, run, supervisor
 from singularity_core.launcher.errors import system_error
 from singularity_core.launcher.fleet import FleetChange
 
@@ -70,5 +70,5 @@ def dangerous(step: str) -> Callable[..., Any]:
 for name in ("prepare", "prepared", "write", "written", "take_over", "taken_over", "commit", "retire"):
     setattr(KillingChange, name, dangerous(name))
 supervisor.FleetChange = KillingChange  # type: ignore[misc]
-run.Supervisor = Supervisor  # type: ignore[misc]
+attempt.Supervisor = Supervisor  # type: ignore[misc]
 sys.exit(run.main())

@@ -1,0 +1,67 @@
+"""After a failure a job goes on from its newest checkpoint, if it is to do that by itself.
+
+The launcher becomes `singularity-ctl resume` (execve): the same process for whoever started it, with nothing
+left of the attempt before."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from ..checkpoint.errors import StoreError
+from ..checkpoint.store import Store
+from .report import say
+from .settings import CheckpointSettings
+
+MOST_ATTEMPTS = 3
+"""From one checkpoint."""
+_ATTEMPT = "SINGULARITY_RESUMED"
+"""Environment: the checkpoint that this process went on from, a colon, and the how many-th time that was."""
+
+
+def resume_by_itself(settings: CheckpointSettings | None, job: str) -> None:
+    """Goes on with `job`, as it was called when it began; does not return then.  Nothing of it may be left
+    here."""
+    if settings is None or not settings.auto_resume:
+        return
+    try:
+        found = Store.open(settings.place).checkpoints(job)
+    except StoreError as error:
+        say(f"not resumed: {error.cause}")
+        return
+    if not found:
+        say("not resumed: there is no checkpoint of the job yet")
+        return
+    checkpoint = found[0].checkpoint
+    attempt = _attempts(checkpoint) + 1
+    if attempt > MOST_ATTEMPTS:
+        say(f"not resumed: it failed {MOST_ATTEMPTS} times from checkpoint {checkpoint}")
+        return
+    say(f"resuming the job from checkpoint {checkpoint} (attempt {attempt} of {MOST_ATTEMPTS})")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    environment = {**os.environ, _ATTEMPT: f"{checkpoint}:{attempt}"}
+    os.execve(sys.executable, _command(settings, checkpoint), environment)
+
+
+def _attempts(checkpoint: str) -> int:
+    before, _, number = os.environ.get(_ATTEMPT, "").partition(":")
+    return int(number) if before == checkpoint and number.isdecimal() else 0
+
+
+def _command(settings: CheckpointSettings, checkpoint: str) -> list[str]:
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "singularity_core.launcher.ctl",
+        "resume",
+        settings.place,
+        checkpoint,
+    ]
+    command += ["--checkpoint-to", settings.place, "--auto-resume"]
+    if settings.every is not None:
+        command += ["--checkpoint-every", repr(settings.every)]
+    if settings.keep is not None:
+        command += ["--keep", str(settings.keep)]
+    return command

@@ -1,0 +1,56 @@
+"""What takes long and blocks, beside the supervisor's loop: a call in a thread of its own."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+_T = TypeVar("_T")
+
+
+class Background(Generic[_T]):
+    """One call.  While one runs, the supervisor must not collect children that it does not know: the call may
+    have started and wait for some."""
+
+    running = 0
+    """How many there are in this process."""
+
+    def __init__(self, call: Callable[[], _T], selector: selectors.BaseSelector) -> None:
+        """Begins it; `selector` wakes up when it has ended, and must then be given its turn."""
+        self._call = call
+        self._selector = selector
+        self._result: _T | None = None
+        self._error: BaseException | None = None
+        self._told = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        selector.register(self._told, selectors.EVENT_READ, self._finish)
+        self.done = False
+        Background.running += 1
+        self._thread = threading.Thread(target=self._run, name="background", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._result = self._call()
+        except BaseException as error:  # raised again where the result is wanted
+            self._error = error
+        finally:
+            os.eventfd_write(self._told, 1)
+
+    def _finish(self) -> None:
+        """In the loop."""
+        self._selector.unregister(self._told)
+        self._thread.join()
+        os.close(self._told)
+        Background.running -= 1
+        self.done = True
+
+    def result(self) -> _T:
+        """What the call returned, or raises what it raised.  Only when it is `done`."""
+        assert self.done
+        if self._error is not None:
+            raise self._error
+        result: _T = self._result  # type: ignore[assignment]
+        return result

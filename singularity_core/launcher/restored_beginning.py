@@ -1,0 +1,145 @@
+"""How a job goes on from a checkpoint, in a launcher of its own.
+
+In this order: the files of its sessions, and device memory; a box with its /dev/shm; proxies, which open
+their devices and wait; the job's files; its processes, which run at once and wait for their devices; the
+proxies take over; the cut is released.  Until then everything is taken back when something fails: the
+checkpoint stays, and so does what was in the place of the job's files."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+from ..barrier.coordinator import carry_communicators
+from ..barrier.interface import Cut, CutError
+from ..box.errors import BoxUnavailableError
+from ..checkpoint.criu import CriuFound
+from ..checkpoint.errors import StoreError
+from ..checkpoint.files import restored_files, resume_log
+from ..checkpoint.host import HostImageError, restore
+from ..checkpoint.job.sessions import take_memory
+from ..checkpoint.job.trees import take_tree
+from ..checkpoint.reader import CheckpointReader
+from ..checkpoint.store import Store
+from .background import Background
+from .beginning import Stage, await_proxies
+from .errors import LaunchError, system_error
+from .job_capture import IMAGES
+from .job_record import JobRecord
+from .restored_ranks import RestoredRanks
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What to go on from."""
+
+    store: Store
+    name: str
+    record: JobRecord
+
+
+class _StoppedError(Exception):
+    """The job is to end before it has begun."""
+
+
+class RestoredBeginning:
+    """See `Beginning`."""
+
+    phase = "resuming"
+
+    def __init__(
+        self, checkpoint: Checkpoint, ranks: RestoredRanks, criu: CriuFound, workspace: Path
+    ) -> None:
+        """`workspace`: a directory that outlives this process, where it is noted what is done to files."""
+        self.ranks = ranks
+        self.session_bytes = checkpoint.record.arena_bytes
+        self._checkpoint = checkpoint
+        self._criu = criu
+        self._workspace = workspace
+
+    def begin(self, stage: Stage) -> Cut | None:
+        """See `Beginning`."""
+        try:
+            with contextlib.ExitStack() as stack:
+                reader = stack.enter_context(self._checkpoint.store.read(self._checkpoint.name))
+                cut = self._prepare(stage, reader)
+                self._restore(stage, reader, stack)
+                carry_communicators(
+                    stage.directory.exchange_directory(), stage.fleet.exchange, stage.fleet.proxy_of_rank
+                )
+                stage.fleet.take_over()
+                await_proxies(stage, lambda: stage.fleet.ready, "was not ready")
+                _look(stage)
+                return cut
+        except _StoppedError:
+            return None
+        except (StoreError, HostImageError, BoxUnavailableError) as error:
+            raise LaunchError(error.cause, remedy=error.remedy) from error
+        except CutError as error:
+            raise LaunchError(f"The job cannot be resumed: {error}.") from error
+        except OSError as error:
+            raise system_error(error, "The job cannot be resumed") from error
+
+    def _prepare(self, stage: Stage, reader: CheckpointReader) -> Cut:
+        """All that is needed before its processes run; nothing outside of the job's directory is touched."""
+
+        def take_sessions() -> None:
+            take_tree(reader, "sessions", stage.directory.path)
+            take_memory(reader, stage.directory.path)
+            resume_log(reader, stage.directory.make_file_log())
+
+        _in_background(stage, take_sessions)
+        place = self.ranks.open()
+        assert place is not None
+        stage.take_in(place)
+        _in_background(stage, lambda: take_tree(reader, "box-memory", self.ranks.shm))
+        cut = stage.make_cut(stage.fleet.exchange, len(stage.fleet.devices))
+        cut.freeze_ahead()
+        stage.fleet.start(stage.start_proxy)
+        await_proxies(stage, lambda: stage.fleet.prepared, "did not open its device")
+        _look(stage)
+        return cut
+
+    def _restore(self, stage: Stage, reader: CheckpointReader, stack: contextlib.ExitStack) -> None:
+        """Files and processes.  What fails from here on ends the processes first, and then takes back the
+        files."""
+
+        def end(
+            kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        ) -> None:
+            if kind is not None:
+                stage.give_up()
+                self.ranks.close()
+
+        files = restored_files(reader, workspace=self._workspace)
+        _in_background(stage, files.__enter__)
+        stack.push(files)
+        stack.push(end)
+        self.ranks.open_logs()
+        _in_background(
+            stage,
+            lambda: restore(reader, place=IMAGES, criu=self._criu.command, enter=self.ranks.enter),
+        )
+        for member in self.ranks.adopt():
+            stage.take_in(member)
+
+
+def _look(stage: Stage) -> None:
+    if stage.stopping():
+        raise _StoppedError
+
+
+def _in_background(stage: Stage, call: Callable[[], _T]) -> _T:
+    """What `call` returns; the loop turns meanwhile.  It comes to its end also when the job is to end."""
+    work = Background(call, stage.selector)
+    while not work.done:
+        stage.turn(None)
+    result = work.result()
+    _look(stage)
+    return result

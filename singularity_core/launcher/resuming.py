@@ -1,0 +1,218 @@
+"""``singularity-ctl resume``: becomes the launcher of a job that comes from a checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from ..checkpoint.criu import CriuFound, CriuUnavailableError, find_criu
+from ..checkpoint.errors import StoreError
+from ..checkpoint.files import PathMapping, differences, read_file_list
+from ..checkpoint.manifest import Manifest
+from ..checkpoint.store import Store
+from .attempt import run_attempt
+from .checkpoint_options import checkpoint_options, checkpoint_settings
+from .display import json_option, print_json
+from .errors import LaunchError
+from .job_directory import JobDirectory, create_job_directory, sweep_stale_jobs
+from .job_record import OBJECT, decode_record, misfits, settings_of
+from .machine import Misfit, this_machine
+from .probe import BackendFacts, probe_backend
+from .processes import job_members
+from .report import say
+from .restored_beginning import Checkpoint, RestoredBeginning
+from .restored_ranks import RestoredRanks
+from .settings import CheckpointSettings, JobSettings
+from .sharing import Placement, place_again
+from .store_verbs import open_store
+
+_GUARDIAN_SECONDS = 45.0
+"""So long the guardian of a launcher that was killed may take to end its job."""
+
+
+@click.command()
+@click.argument("store")
+@click.argument("checkpoint", required=False)
+@click.option("--job", help="The newest checkpoint of this job.  [default: the newest of all]")
+@click.option(
+    "--devices", type=click.IntRange(1), help="Physical devices to use.  [default: as many as before]"
+)
+@click.option("--dry-run", is_flag=True, help="Only say whether anything stands in the way.")
+@checkpoint_options(click.option)
+@json_option
+def resume(
+    store: str,
+    checkpoint: str | None,
+    job: str | None,
+    devices: int | None,
+    dry_run: bool,
+    as_json: bool,
+    **options: object,
+) -> None:
+    """Go on with the job in a CHECKPOINT of STORE, as its launcher: like singularity-run, with the same exit
+    codes.
+
+    Its ranks go on where they stood, in a new box, on this machine's devices.  With --dry-run, and --json,
+    exit code 1 when it could not."""
+    checkpoints = checkpoint_settings(dict(options))
+    try:
+        source = _find(open_store(store), checkpoint, job)
+        plan = _Plan.make(source, devices, checkpoints)
+        if dry_run:
+            sys.exit(_report(plan, as_json))
+        sys.exit(plan.run())
+    except StoreError as error:
+        raise LaunchError(error.cause, remedy=error.remedy) from error
+
+
+def _find(store: Store, checkpoint: str | None, job: str | None) -> Checkpoint:
+    if checkpoint is None:
+        found = store.checkpoints(job)
+        if not found:
+            of = f" of job {job}" if job else ""
+            raise LaunchError(f"{store.place}: there is no checkpoint{of}.", remedy=_LIST.format(store.place))
+        checkpoint = found[0].checkpoint
+    with store.read(checkpoint) as reader:
+        if not _holds_a_job(reader.manifest):
+            raise LaunchError(
+                f"Checkpoint {checkpoint} in {store.place} is not of a job.", remedy=_LIST.format(store.place)
+            )
+        record = decode_record(reader.read(OBJECT))
+    return Checkpoint(store, checkpoint, record)
+
+
+_LIST = "`singularity-ctl checkpoints {}` lists what there is."
+
+
+def _holds_a_job(manifest: Manifest) -> bool:
+    return any(each.name == OBJECT for each in manifest.objects)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Plan:
+    """How the job would go on here."""
+
+    checkpoint: Checkpoint
+    settings: JobSettings
+    facts: BackendFacts | LaunchError
+    criu: CriuFound | CriuUnavailableError
+
+    @classmethod
+    def make(
+        cls, checkpoint: Checkpoint, devices: int | None, checkpoints: CheckpointSettings | None
+    ) -> _Plan:
+        """`LaunchError` when so many devices cannot be had."""
+        record = checkpoint.record
+        facts: BackendFacts | LaunchError
+        try:
+            facts = probe_backend(record.settings.backend)
+        except LaunchError as error:
+            facts = error
+        available = record.settings.devices if isinstance(facts, LaunchError) else facts.device_count
+        settings = settings_of(record, available=available)
+        if devices is not None or settings.devices > available:
+            settings = place_again(settings, devices or available)
+        criu: CriuFound | CriuUnavailableError
+        try:
+            criu = find_criu()
+        except CriuUnavailableError as error:
+            criu = error
+        return cls(checkpoint, dataclasses.replace(settings, checkpoints=checkpoints), facts, criu)
+
+    def obstacles(self) -> list[Misfit]:
+        """What stands in the way, but for files."""
+        devices = sorted(set(self.settings.device_of_ordinal))
+        found = misfits(self.checkpoint.record, this_machine(), self.facts, devices)
+        if isinstance(self.criu, CriuUnavailableError):
+            found.append(Misfit(self.criu.cause, self.criu.remedy))
+        return found
+
+    def missing_files(self) -> list[str]:
+        """What of the files that do not travel is not here as it was."""
+        with self.checkpoint.store.read(self.checkpoint.name) as reader:
+            return differences(read_file_list(reader), PathMapping())
+
+    def sharing(self) -> str:
+        """Who would share a device."""
+        return Placement(self.settings.devices, self.settings.device_of_rank).describe_sharing()
+
+    def run(self) -> int:
+        """Becomes the launcher; returns its exit code."""
+        for obstacle in self.obstacles():
+            raise LaunchError(obstacle.cause, remedy=obstacle.remedy)
+        assert not isinstance(self.facts, LaunchError)
+        assert not isinstance(self.criu, CriuUnavailableError)
+        record, box, criu = self.checkpoint.record, self.settings.box, self.criu
+        assert box is not None, "a record has one"
+        for name in sweep_stale_jobs():
+            say(f"removed what was left of job {name}, whose launcher was killed")
+        _await_end(record.job)
+        if sharing := self.sharing():
+            say(sharing)
+
+        def make_beginning(directory: JobDirectory) -> RestoredBeginning:
+            ranks = RestoredRanks(self.settings, box, directory, record)
+            return RestoredBeginning(self.checkpoint, ranks, criu, _workspace(record.job))
+
+        say(f"resuming job {record.settings.run_id} from checkpoint {self.checkpoint.name}")
+        return run_attempt(self.settings, create_job_directory(), make_beginning, self.facts.environment)
+
+
+def _await_end(job: str) -> None:
+    """Two of one job would write to the same files.  Who was killed is being cleaned up after."""
+    deadline = time.monotonic() + _GUARDIAN_SECONDS
+    while members := job_members(job):
+        if time.monotonic() > deadline:
+            raise LaunchError(
+                f"The job still runs here: process {min(members)} is one of it.",
+                remedy="`singularity-ctl status` lists the jobs that run; end it, or let it run on.",
+            )
+        time.sleep(0.1)
+
+
+def _workspace(job: str) -> Path:
+    """Where it is noted what is done to the files of a job, for who comes after a kill."""
+    state = os.environ.get("XDG_STATE_HOME", "")
+    base = Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state"
+    path = base / "singularity" / "restores" / job
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise LaunchError(
+            f"No place for notes about restored files: {path}: {error.strerror}.",
+            remedy="Let XDG_STATE_HOME name a directory that can be written to.",
+        ) from error
+    return path
+
+
+def _report(plan: _Plan, as_json: bool) -> int:
+    """Says what would happen; returns the exit code."""
+    record = plan.checkpoint.record
+    problems = [f"{each.cause} {each.remedy}".rstrip() for each in plan.obstacles()]
+    problems += [f"file in use: {each}" for each in plan.missing_files()]
+    if members := job_members(record.job):
+        problems.append(f"The job still runs here: process {min(members)} is one of it.")
+    if as_json:
+        print_json(
+            {
+                "checkpoint": plan.checkpoint.name,
+                "job": record.job,
+                "id": record.settings.run_id,
+                "ranks": len(record.ranks),
+                "devices": plan.settings.devices,
+                "problems": problems,
+            }
+        )
+    else:
+        shared = plan.sharing() or f"each of {len(record.ranks)} ranks has a device of its own"
+        click.echo(f"checkpoint {plan.checkpoint.name} of job {record.settings.run_id}: {shared}")
+        for problem in problems:
+            click.echo(f"  {problem}", err=True)
+        if not problems:
+            click.echo("nothing stands in the way")
+    return 1 if problems else 0
