@@ -21,6 +21,7 @@ from .agent_messages import (
     AGENT_SOCKET,
     LONGEST_REQUEST,
     AnyRequest,
+    CheckpointRequest,
     ContinueRequest,
     Done,
     JobStatus,
@@ -33,6 +34,7 @@ from .agent_messages import (
     decode_request,
     encode,
 )
+from .checkpointing import Checkpointing, CheckpointOrder
 from .pausing import Outcome, Pausing
 from .report import say_fault
 from .resizing import Resizing
@@ -138,6 +140,7 @@ class Agent:
         selector: selectors.BaseSelector,
         pausing: Pausing,
         resizing: Resizing,
+        checkpointing: Checkpointing,
         *,
         status: Callable[[], JobStatus],
         logs: Callable[[], LogPaths | Refusal],
@@ -147,6 +150,7 @@ class Agent:
         self.clock = clock
         self._pausing = pausing
         self._resizing = resizing
+        self._checkpointing = checkpointing
         self._status = status
         self._logs = logs
         self._clients: list[_Client] = []
@@ -168,15 +172,16 @@ class Agent:
         if not self._listening:
             due.append(self._listen_again)
         waits = [max(0.0, min(due) - self.clock())] if due else []
-        steps = (self._pausing.next_tick(), self._resizing.next_tick())
+        steps = [each.next_tick() for each in (self._pausing, self._resizing, self._checkpointing)]
         waits += [step for step in steps if step is not None]
         return min(waits, default=None)
 
     def tick(self) -> None:
-        """Takes pauses and resizes on, and leaves clients that dawdle."""
+        """Takes pauses, resizes and checkpoints on, and leaves clients that dawdle."""
         now = self.clock()
         self._pausing.tick(now)
         self._resizing.tick(now)
+        self._checkpointing.tick(now)
         for client in list(self._clients):
             if client.deadline is not None and client.deadline <= now:
                 client.close()
@@ -226,6 +231,11 @@ class Agent:
             self._pausing.resume(self.clock(), tell)
         elif isinstance(request, ResizeRequest):
             self._resizing.resize(request.devices, request.timeout, self.clock(), tell)
+        elif isinstance(request, CheckpointRequest):
+            order = CheckpointOrder(
+                request.store, request.timeout, request.preempt, request.dry_run, request.keep
+            )
+            self._checkpointing.checkpoint(order, self.clock(), tell)
         elif isinstance(request, LogsRequest):
             answer(self._logs())
         else:

@@ -46,11 +46,25 @@ class ResizeRequest(Request, tag="resize", frozen=True):
     """Seconds until all ranks must stand at one point."""
 
 
+class CheckpointRequest(Request, tag="checkpoint", frozen=True):
+    """Take a checkpoint.  Answer: `Done`, when it is committed or will not be."""
+
+    store: Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
+    """An absolute path, or a URL."""
+    timeout: Annotated[float, msgspec.Meta(gt=0, le=LONGEST_PAUSE)]
+    """Seconds until all ranks must stand at one point."""
+    preempt: bool = False
+    """Then the job ends."""
+    dry_run: bool = False
+    keep: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    """How many checkpoints of the job to keep."""
+
+
 class LogsRequest(Request, tag="logs", frozen=True):
     """Where do ranks write?  Answer: `LogPaths`."""
 
 
-AnyRequest = StatusRequest | PauseRequest | ContinueRequest | ResizeRequest | LogsRequest
+AnyRequest = StatusRequest | PauseRequest | ContinueRequest | ResizeRequest | CheckpointRequest | LogsRequest
 
 
 class Reply(msgspec.Struct, tag_field="kind", kw_only=True, frozen=True):
@@ -135,6 +149,17 @@ class ProxyStatus(msgspec.Struct, kw_only=True, frozen=True):
     sessions: int
 
 
+class CheckpointStatus(msgspec.Struct, kw_only=True, frozen=True):
+    """A checkpoint that is being taken."""
+
+    doing: str
+    """``preparing``, ``cutting``, ``cut``, ``writing``, ``capturing``, ``releasing``, ``storing`` or
+    ``ending``."""
+    stored_bytes: int
+    total_bytes: int
+    """More or less; 0: not known yet."""
+
+
 class JobStatus(Reply, tag="status", frozen=True):
     """A job on this node."""
 
@@ -143,7 +168,8 @@ class JobStatus(Reply, tag="status", frozen=True):
     backend: str
     launcher_pid: int
     state: str
-    """``starting``, ``running``, ``pausing``, ``paused``, ``continuing``, ``resizing`` or ``ending``."""
+    """``starting``, ``running``, ``pausing``, ``paused``, ``continuing``, ``resizing``, ``checkpointing`` (it
+    stands still, or is about to) or ``ending``."""
     elapsed_seconds: float
     reached: int
     """While it is pausing or paused: ranks that stand at the cut."""
@@ -152,6 +178,8 @@ class JobStatus(Reply, tag="status", frozen=True):
     have waited for others for more than two seconds, and for whom."""
     ranks: list[RankStatus]
     proxies: list[ProxyStatus]
+    checkpoint: CheckpointStatus | None = None
+    """None: nobody takes one now."""
 
 
 AnyReply = Refusal | Done | LogPaths | JobStatus

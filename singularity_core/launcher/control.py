@@ -22,6 +22,7 @@ from .agent_client import (
 )
 from .agent_messages import (
     LONGEST_PAUSE,
+    CheckpointRequest,
     ContinueRequest,
     Counters,
     Done,
@@ -33,6 +34,8 @@ from .agent_messages import (
     ResizeRequest,
     StatusRequest,
 )
+from .checkpoint_options import store_place
+from .checkpoint_progress import ask_for_checkpoint
 from .display import json_option, print_json, print_table, size_text
 from .errors import LaunchError
 from .log_reading import LogReader
@@ -46,7 +49,7 @@ _job_argument = click.argument("job", required=False)
 
 def verbs() -> list[click.Command]:
     """All of them."""
-    return [status, pause, resume, resize, logs]
+    return [status, pause, resume, resize, checkpoint, preempt, logs]
 
 
 @click.command()
@@ -174,6 +177,64 @@ def resize(arguments: tuple[str, ...], as_json: bool, timeout: float) -> None:
         done = ask(found.path, ResizeRequest(devices=int(number), timeout=timeout), Done, seconds=seconds)
     except KeyboardInterrupt:
         click.echo(f"the job may still be resized; see `singularity-ctl status {found.status.job}`", err=True)
+        sys.exit(130)
+    _finish(found.status.job, done, as_json)
+
+
+_to_option = click.option(
+    "--to", "store", required=True, metavar="STORE",
+    help="Directory or URL of the store that it goes to; made when it is not there.",
+)  # fmt: skip
+_cut_timeout_option = click.option(
+    "--timeout", type=Seconds(0, LONGEST_PAUSE, min_open=True), default=60.0, show_default=True,
+    metavar="SECONDS", help="Until all ranks must stand at one point; then the job goes on as before.",
+)  # fmt: skip
+_dry_run_option = click.option("--dry-run", is_flag=True, help="Only say whether anything stands in the way.")
+
+
+@click.command()
+@_job_argument
+@_to_option
+@_cut_timeout_option
+@click.option(
+    "--keep", type=click.IntRange(1), metavar="N", help="Delete all but the job's newest N from STORE."
+)
+@_dry_run_option
+@json_option
+def checkpoint(
+    job: str | None, store: str, timeout: float, keep: int | None, dry_run: bool, as_json: bool
+) -> None:
+    """Take a checkpoint of JOB (default: the only one), which runs on.
+
+    Its ranks stand still while they are copied; the copies are stored when they run again.  Exit code 1 when
+    that does not work: then it says why, and the job goes on as before."""
+    _take(
+        job, CheckpointRequest(store=store_place(store), timeout=timeout, dry_run=dry_run, keep=keep), as_json
+    )
+
+
+@click.command()
+@_job_argument
+@_to_option
+@_cut_timeout_option
+@_dry_run_option
+@json_option
+def preempt(job: str | None, store: str, timeout: float, dry_run: bool, as_json: bool) -> None:
+    """Take a checkpoint of JOB (default: the only one), and end it; `singularity-ctl resume` goes on with it.
+
+    singularity-run ends with exit code 85.  Exit code 1 when no checkpoint can be taken: then it says why,
+    and the job goes on as before."""
+    request = CheckpointRequest(store=store_place(store), timeout=timeout, preempt=True, dry_run=dry_run)
+    _take(job, request, as_json)
+
+
+def _take(job: str | None, request: CheckpointRequest, as_json: bool) -> None:
+    found = find_job(job)
+    try:
+        done = ask_for_checkpoint(found.path, request)
+    except KeyboardInterrupt:
+        name = found.status.job
+        click.echo(f"the checkpoint may still be taken; see `singularity-ctl status {name}`", err=True)
         sys.exit(130)
     _finish(found.status.job, done, as_json)
 

@@ -11,6 +11,7 @@ from .. import __version__
 from ..hal.registry import BackendDescription, list_backends
 from .control import guarded, verbs
 from .display import json_option, print_json, print_table
+from .resuming import resume
 from .store_verbs import store_verbs
 
 
@@ -79,7 +80,7 @@ def doctor(as_json: bool) -> None:
     sys.exit(0 if healthy else 1)
 
 
-for _verb in [*verbs(), *store_verbs()]:
+for _verb in [*verbs(), resume, *store_verbs()]:
     cli.add_command(_verb)
 
 

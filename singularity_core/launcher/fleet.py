@@ -39,9 +39,10 @@ class Fleet:
         selector: selectors.BaseSelector,
         *,
         arena_bytes: int | None = None,
+        restored: bool = False,
     ) -> None:
         """`environment`: what the backend asks for.  `arena_bytes`: they take over the sessions of others,
-        which have that much memory; None: they begin."""
+        which have that much memory; None: they begin.  `restored`: those come from a checkpoint."""
         self.settings = settings
         self.exchange = exchange
         # also those that no rank is placed on: a rank may open any ordinal that it sees
@@ -51,6 +52,7 @@ class Fleet:
         self._environment = environment
         self._selector = selector
         self._arena_bytes = arena_bytes
+        self._restored = restored
         self._prepared: set[int] = set()
         self._go = -1
 
@@ -92,6 +94,8 @@ class Fleet:
             command += ["--slice-wait", str(settings.slice_wait)]
         if self._arena_bytes is not None:
             command += ["--arena", str(self._arena_bytes), "--resume-fd", str(wait)]
+        if self._restored:
+            command += ["--restored"]
         return command
 
     def _listen(self, member: Member, ready: int) -> None:
@@ -110,6 +114,13 @@ class Fleet:
     def prepared(self) -> bool:
         """Whether all have opened their devices, and wait for `take_over`."""
         return len(self._prepared) == len(self.devices)
+
+    def check_living(self) -> None:
+        """`LaunchError` with its last words when one of them has ended."""
+        for member in self.members:
+            if member.ending is not None:
+                said = "; ".join(line.strip() for line in member.errors.tail[-2:])
+                raise LaunchError(f"{member.label} {member.ending}" + f" ({said})" * bool(said))
 
     def take_over(self) -> None:
         """The sessions are there."""
@@ -174,18 +185,19 @@ class FleetChange:
         self._settings = place_again(self.fleet.settings, devices)
         if self._settings.device_of_ordinal == self.fleet.settings.device_of_ordinal:
             return ""
-        self._arena_bytes = self._same_arena()
+        self._arena_bytes = self.arena_bytes()
         said = Placement(devices, self._settings.device_of_rank).describe_sharing()
         return said or f"each of {self._settings.ranks} ranks has a device of its own"
 
-    def _same_arena(self) -> int:
+    def arena_bytes(self) -> int:
+        """Device memory that each session of the job sees; `LaunchError` when they differ."""
         ordinals = range(len(self.fleet.settings.device_of_ordinal))
         found = {read_arena_bytes(self._directory.ordinal_path(ordinal)) for ordinal in ordinals}
         size = found.pop()
         if size is None or found:
             raise LaunchError(
                 "The devices of this job offer different amounts of memory.",
-                remedy="Only jobs whose devices are alike can be resized.",
+                remedy="Only jobs whose devices are alike can be resized or checkpointed.",
             )
         return size
 
@@ -206,10 +218,7 @@ class FleetChange:
 
     def _living(self) -> Fleet:
         assert self._next is not None
-        for member in self._next.members:
-            if member.ending is not None:
-                said = "; ".join(line.strip() for line in member.errors.tail[-2:])
-                raise LaunchError(f"{member.label} {member.ending}" + f" ({said})" * bool(said))
+        self._next.check_living()
         return self._next
 
     def write(self) -> None:

@@ -13,14 +13,15 @@ import click
 
 from .. import __version__
 from ..hal.registry import list_backends
+from .attempt import run_attempt
+from .beginning import FreshBeginning
 from .boxed_ranks import BoxedRanks
 from .boxing import box_options, box_settings
+from .checkpoint_options import checkpoint_options, checkpoint_settings
 from .errors import LaunchError, system_error
-from .guardian import Guardian
-from .job_directory import create_job_directory, new_job_name, sweep_stale_jobs
+from .job_directory import JobDirectory, create_job_directory, new_job_name, sweep_stale_jobs
 from .members import ChildRanks
 from .probe import BackendFacts, probe_backend
-from .processes import allow_open_files, become_subreaper
 from .report import fail, say
 from .seconds import Seconds
 from .settings import (
@@ -33,11 +34,6 @@ from .settings import (
     new_attempt,
 )
 from .sharing import place_ranks, placement_options, swap_limit
-from .supervisor import Supervisor
-from .terminal import TERMINALS
-
-_READER_SECONDS = 5.0
-"""So long a launcher that is told to end waits for a reader of its output who takes nothing."""
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -82,6 +78,7 @@ def _option(name: str, *more: str, **settings: Any) -> Callable[[_F], _F]:
 @_option("--no-python", is_flag=True, help="The script is a program; run it without Python.")
 @placement_options(_option)
 @box_options(_option)
+@checkpoint_options(_option)
 @click.version_option(__version__, prog_name="singularity-run")
 @click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
 def cli(**options: Any) -> None:
@@ -104,35 +101,17 @@ def _launch(backend: str | None, target: tuple[str, ...], **options: Any) -> int
     library = client_library_directory() if settings.proxied else _direct_directory(facts)
     for name in sweep_stale_jobs():
         say(f"removed what was left of job {name}, whose launcher was killed")
-    directory = create_job_directory()
-    guardian = supervisor = None
-    try:
-        guardian = Guardian(directory)
-        become_subreaper()
-        allow_open_files()
+
+    def make_beginning(directory: JobDirectory) -> FreshBeginning:
         if settings.proxied:
             directory.make_file_log()
         common = job_environment(settings, directory.job, os.environ, library)
         if not settings.proxied:
             common |= facts.environment
-        supervisor = Supervisor(
-            settings,
-            directory,
-            guardian,
-            common_environment=common,
-            backend_environment=facts.environment,
-            ranks=BoxedRanks(settings, settings.box, directory) if settings.box else ChildRanks(settings),
-        )
-        return supervisor.run()
-    finally:
-        left = supervisor is not None and not supervisor.swept
-        if guardian is not None and left:
-            guardian.hand_over()
-        directory.remove()
-        if guardian is not None and not left:
-            guardian.dismiss()
-        for terminal in TERMINALS:  # now that nothing is left, a second signal may end us while we wait
-            terminal.drain(_READER_SECONDS if supervisor is not None and supervisor.signalled else None)
+        ranks = BoxedRanks(settings, settings.box, directory) if settings.box else ChildRanks(settings)
+        return FreshBeginning(ranks, common)
+
+    return run_attempt(settings, create_job_directory(), make_beginning, facts.environment)
 
 
 def _offer() -> str:
@@ -202,6 +181,12 @@ def _job_settings(
             f"{options['master_port']}; leave one out"
         )
     master_addr = host or options["master_addr"]
+    checkpoints = checkpoint_settings(options)
+    if checkpoints is not None and not options["box"]:
+        if os.geteuid() == 0:
+            options["box"] = True
+        else:
+            say("no checkpoint can be taken: that takes root, because the ranks have to be in a box")
     box = box_settings(options, master_addr)
     run_id = options["rdzv_id"] or new_job_name()
     return JobSettings(
@@ -222,6 +207,7 @@ def _job_settings(
         grid=placement.grid,
         available=facts.device_count,
         box=box,
+        checkpoints=checkpoints,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from .agent_messages import JobStatus, LogPaths, ProxyStatus, RankLogs, RankStatus, Refusal
+from .agent_messages import CheckpointStatus, JobStatus, LogPaths, ProxyStatus, RankLogs, RankStatus, Refusal
 from .job_directory import JobDirectory
 from .members import Kind, Member
 from .pausing import Pausing
@@ -20,11 +20,12 @@ def describe_job(
     pausing: Pausing,
     *,
     phase: str,
+    checkpoint: CheckpointStatus | None,
     started: float,
     now: float,
 ) -> JobStatus:
-    """The job at this moment.  `phase` is what it is called while it is not up and running; `started` and
-    `now` are of one monotonic clock."""
+    """The job at this moment.  `phase` is what it is called while it is not up and running, `checkpoint` how
+    far the one is that is being taken; `started` and `now` are of one monotonic clock."""
     proxies = {member.index: member for member in members if member.kind is Kind.PROXY}
     ranks = {member.index: member for member in members if member.kind is Kind.RANK}
     doors = {
@@ -57,6 +58,7 @@ def describe_job(
             )
             for device, member in sorted(proxies.items())
         ],
+        checkpoint=checkpoint,
     )
 
 

@@ -25,25 +25,30 @@ from pathlib import Path
 from ..barrier.coordinator import BoardCut
 from ..barrier.interface import Cut
 from .agent import Agent
-from .agent_messages import JobStatus
-from .errors import LaunchError
+from .agent_messages import CheckpointStatus, JobStatus
+from .background import Background
+from .beginning import Beginning, Stage
+from .checkpoint_schedule import Schedule
+from .checkpointing import Checkpointing, CheckpointState
 from .fleet import Fleet, FleetChange
 from .guardian import Guardian
+from .job_capture import JobCapture
 from .job_directory import JobDirectory
-from .members import Kind, Member, RankStarter, start_child
+from .members import Kind, Member, start_child
 from .output import Relay
 from .pausing import Pausing
 from .processes import Ending, kill_until_quiet, live_descendants
 from .report import Failure, describe_failure, say
 from .resizing import ResizeState, Resizing
-from .settings import JobSettings, rank_environment
+from .settings import JobSettings
 from .status import describe_job, log_paths
 from .terminal import STANDARD_ERROR, TERMINALS
 
-_PROXY_START_SECONDS = 120.0
 _PROXY_STOP_SECONDS = 10.0
 _LINGER_SECONDS = 1.0
 _SWEEP_SECONDS = 10.0
+EXIT_PREEMPTED = 85
+"""Of a job that was ended on demand, and can be resumed from its checkpoint."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -56,19 +61,18 @@ class Supervisor:
         directory: JobDirectory,
         guardian: Guardian,
         *,
-        common_environment: Mapping[str, str],
         backend_environment: Mapping[str, str],
-        ranks: RankStarter,
+        beginning: Beginning,
         make_cut: Callable[[Path, int], Cut] = BoardCut,
     ) -> None:
         """`make_cut`: from the exchange directory and the number of proxies, what can pause the job."""
         self._settings = settings
         self._directory = directory
         self._guardian = guardian
-        self._common_environment = common_environment
         self._make_cut = make_cut
         self._selector = selectors.DefaultSelector()
-        self._starter = ranks
+        self._beginning = beginning
+        self._starter = beginning.ranks
         self._members: list[Member] = []
         self._noticed: list[Member] = []
         """Those whose ends are to be looked at in this turn of the loop."""
@@ -84,16 +88,19 @@ class Supervisor:
             if settings.proxied
             else "its ranks hold the devices themselves (--no-proxy)"
         )
-        self._phase = "starting"
+        self._phase = beginning.phase
 
-        def make_fleet(wanted: JobSettings, exchange: Path, arena_bytes: int | None = None) -> Fleet:
+        def make_fleet(
+            wanted: JobSettings, exchange: Path, arena_bytes: int | None, restored: bool = False
+        ) -> Fleet:
             return Fleet(
-                wanted, directory, exchange, backend_environment, self._selector, arena_bytes=arena_bytes
-            )
+                wanted, directory, exchange, backend_environment, self._selector,
+                arena_bytes=arena_bytes, restored=restored,
+            )  # fmt: skip
 
-        exchange = directory.exchange_directory() if settings.proxied else directory.path
+        bytes_before = beginning.session_bytes
         self._change = FleetChange(
-            make_fleet(settings, exchange),
+            make_fleet(settings, self._first_exchange(), bytes_before, restored=bytes_before is not None),
             self._pausing,
             directory,
             make_fleet=make_fleet,
@@ -101,11 +108,28 @@ class Supervisor:
             start_proxy=self._start_proxy,
         )
         self._resizing = Resizing(self._pausing, self._change)
+        self._preempted = False
+        self._capture = JobCapture(
+            self._change,
+            beginning.ranks,
+            self._pausing,
+            directory,
+            running=lambda: [member.index for member in self._running(self._ranks)],
+            preempted=self._let_end,
+        )
+        self._checkpointing = Checkpointing(self._pausing, self._capture)
+        self._schedule = Schedule(
+            self._pausing,
+            self._checkpointing,
+            settings.checkpoints,
+            failed=lambda: self._signals.append(signal.SIGTERM),
+        )
         self._agent = Agent(
             directory.path,
             self._selector,
             self._pausing,
             self._resizing,
+            self._checkpointing,
             status=self._status,
             logs=lambda: log_paths(settings, directory),
         )
@@ -125,34 +149,50 @@ class Supervisor:
             finally:
                 restore()
 
+    def _first_exchange(self) -> Path:
+        """What the proxies share."""
+        if not self._settings.proxied:
+            return self._directory.path
+        if self._beginning.session_bytes is None:
+            return self._directory.exchange_directory()
+        return self._directory.new_exchange_directory()  # the checkpoint's own holds the communicators
+
     def _start_and_wait(self) -> None:
-        place = self._starter.open()
-        if place is not None:
-            self._take_in(place)
-        if self._settings.proxied:
-            self._fleet.start(self._start_proxy)
-            deadline = time.monotonic() + _PROXY_START_SECONDS
-            while not self._stopping and not self._fleet.ready:
-                if time.monotonic() > deadline:
-                    late = [m.label for m in self._proxies if not m.ready]
-                    raise LaunchError(
-                        f"{', '.join(late)} was not ready within {_PROXY_START_SECONDS:.0f} s.",
-                        remedy="See its messages above, and `singularity-ctl doctor`.",
-                    )
-                self._turn(1.0)
-        for rank in range(self._settings.ranks):
-            if not self._stopping:
-                environment = rank_environment(
-                    self._settings, self._common_environment, rank, self._directory.path
-                )
-                self._take_in(self._starter.start(rank, environment))
-        self._starter.all_started()
+        cut = self._beginning.begin(self._stage())
         self._phase = ""
         if self._settings.proxied:
             fleet = self._fleet
             self._pausing.enable(lambda: self._make_cut(fleet.exchange, len(fleet.devices)))
+        self._schedule.begin(time.monotonic())
+        if cut is not None:
+            self._pausing.begin_at(cut)
+            self._pausing.resume(time.monotonic(), lambda _: None)
         while not self._stopping and self._running(self._ranks):
             self._turn(None)
+        while self._preempted and self._checkpointing.busy:  # who asked for it is told
+            self._turn(None)
+
+    def _stage(self) -> Stage:
+        def give_up() -> None:
+            self._ending = True
+
+        return Stage(
+            settings=self._settings,
+            directory=self._directory,
+            fleet=self._fleet,
+            make_cut=self._make_cut,
+            start_proxy=self._start_proxy,
+            take_in=self._take_in,
+            selector=self._selector,
+            turn=self._turn,
+            stopping=lambda: self._stopping,
+            give_up=give_up,
+        )
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended because something went wrong, and nobody wanted it to."""
+        return self._failure is not None and not self._signals and not self._preempted
 
     @property
     def signalled(self) -> bool:
@@ -166,16 +206,30 @@ class Supervisor:
         return self._change.fleet
 
     def _status(self) -> JobStatus:
-        resizes = self._resizing.state is not ResizeState.IDLE
+        checkpoint = None
+        if self._checkpointing.busy:
+            stored, total = self._capture.progress()
+            doing = self._checkpointing.state.value
+            checkpoint = CheckpointStatus(doing=doing, stored_bytes=stored, total_bytes=total)
         return describe_job(
             self._fleet.settings,
             self._directory,
             [*self._ranks, *self._fleet.members],
             self._pausing,
-            phase=self._phase or ("resizing" if resizes else ""),
+            phase=self._phase or self._transition(),
+            checkpoint=checkpoint,
             started=self._started,
             now=time.monotonic(),
         )
+
+    def _transition(self) -> str:
+        if self._resizing.state is not ResizeState.IDLE:
+            return "resizing"
+        runs = self._checkpointing.state in (CheckpointState.IDLE, CheckpointState.STORING)
+        return "" if runs and not self._preempted else "checkpointing"
+
+    def _let_end(self) -> None:
+        self._preempted = self._ending = True
 
     @property
     def _ranks(self) -> list[Member]:
@@ -191,9 +245,11 @@ class Supervisor:
 
     @property
     def _stopping(self) -> bool:
-        return self._failure is not None or bool(self._signals)
+        return self._failure is not None or bool(self._signals) or self._preempted
 
     def _exit_code(self) -> int:
+        if self._preempted:
+            return EXIT_PREEMPTED
         if self._failure is not None:
             say("\n".join(describe_failure(self._failure)))
             return self._failure.exit_code
@@ -204,6 +260,8 @@ class Supervisor:
     def _why_it_ends(self) -> str:
         if self._failure is not None:
             return f"the job ends: {self._failure.label} {self._failure.ending}"
+        if self._preempted:
+            return "the job ends: it was preempted"
         if self._signals:
             return f"the job ends: the launcher got {signal.Signals(self._signals[0]).name}"
         return "the job has ended"
@@ -243,9 +301,8 @@ class Supervisor:
 
     def _turn(self, timeout: float | None) -> None:
         """Waits for events once, and handles all that have happened."""
-        due = self._agent.next_tick()
-        if due is not None:
-            timeout = due if timeout is None else min(timeout, due)
+        due = [timeout, self._agent.next_tick(), self._schedule.next_tick(time.monotonic())]
+        timeout = min((seconds for seconds in due if seconds is not None), default=None)
         for key, _ in self._selector.select(0 if self._noticed else timeout):
             key.data()
         ended, self._noticed = self._noticed, []
@@ -256,6 +313,8 @@ class Supervisor:
             self._ended(member)
         self._reap_orphans()
         self._agent.tick()
+        if not self._ending:
+            self._schedule.tick(time.monotonic())
 
     def _ended(self, member: Member) -> None:
         returncode = member.process.returncode()
@@ -293,6 +352,8 @@ class Supervisor:
 
     def _reap_orphans(self) -> None:
         """Collects descendants that lost their parent; the kernel made them our children."""
+        if Background.running or self._capture.busy:
+            return  # somebody waits for children of their own
         known = {member.process.pid for member in self._running(self._members)}
         try:
             while (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
@@ -325,6 +386,9 @@ class Supervisor:
         for number in os.read(self._wakeup, 4096):
             if number == signal.SIGCHLD:
                 continue  # only there to wake the loop for orphans
+            if number == signal.SIGTERM and not self._stopping and self._schedule.notice():
+                say("got SIGTERM; taking a checkpoint before the job ends (once more to end it without)")
+                continue
             self._signals.append(number)
             name = signal.Signals(number).name
             if len(self._signals) == 1:
@@ -337,6 +401,7 @@ class Supervisor:
         self._phase = "ending"
         try:
             self._resizing.abandon(self._why_it_ends())
+            self._checkpointing.abandon(self._why_it_ends())
             self._agent.job_ends(self._why_it_ends())
             self._starter.all_started()
             number = self._signals[0] if self._signals else signal.SIGTERM
@@ -362,6 +427,7 @@ class Supervisor:
             time.sleep(0.01)
         self._starter.close()
         left = kill_until_quiet(look, _SWEEP_SECONDS)
+        self._capture.close()
         self._reap_orphans()
         self.swept = not left
         if left:
