@@ -145,7 +145,7 @@ def share(place: Place, unique: _UniqueId) -> None:
                     connection.sendall(bytes(unique))
         return
     content = b""
-    with _connect(place.master) as connection:
+    with connect(place.master) as connection:
         while part := connection.recv(ctypes.sizeof(unique) - len(content)):
             content += part
     if len(content) != ctypes.sizeof(unique):
@@ -153,7 +153,8 @@ def share(place: Place, unique: _UniqueId) -> None:
     ctypes.memmove(ctypes.byref(unique), content, len(content))
 
 
-def _connect(master: tuple[str, int]) -> socket.socket:
+def connect(master: tuple[str, int]) -> socket.socket:
+    """A connection to rank 0, which may still have to come up; no operation on it takes for ever."""
     until = time.monotonic() + _PATIENCE
     while True:
         try:

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from bookkeeping import Log
 from nccl_ranks import AVERAGE, NO_COLOR, SUM, Communicator, Place
 from tinygrad import Context, Device, Tensor, TinyJit, dtypes
 from tinygrad.helpers import Target
@@ -321,10 +322,13 @@ def train(grid: Grid, arguments: argparse.Namespace, place: Place) -> dict[str, 
     draw = np.random.default_rng(arguments.seed + 1)
     next_token = draw.permutation(VOCABULARY)
     losses: list[float] = []
+    log = Log(Path(f"{arguments.log}.{grid.rank}")) if arguments.log else None
     for number in range(1, arguments.steps + 1):
         rows = sequences(draw, arguments.batch, next_token)
         mine = np.split(np.split(rows, grid.data)[grid.d], arguments.microbatches)
         loss = stage.step([(part[:, :-1], part[:, 1:]) for part in mine])
+        if log is not None:
+            log.step(number, loss, hashlib.sha256(rows.tobytes()).hexdigest()[:16])
         if loss is not None:
             losses.append(loss)
             if grid.t == grid.d == 0 and (number % 5 == 0 or number in (1, arguments.steps)):
@@ -346,6 +350,7 @@ def main() -> None:
     parser.add_argument("--microbatches", type=int, default=2, help="of each replica (default 2)")
     parser.add_argument("--seed", type=int, default=1, help="of weights and sequences (default 1)")
     parser.add_argument("--json", metavar="DIR", help="write rank-N.json there: exact losses and digest")
+    parser.add_argument("--log", metavar="FILE", help="append number, loss and data of each step to FILE.N")
     arguments = parser.parse_args()
     place = Place.from_environment()
     data, rest = divmod(place.world, arguments.tensor * arguments.pipeline)

@@ -6,6 +6,8 @@ part of the batch, and averages them with the other processes' over NCCL.  It ne
     singularity-run --backend fake --nproc-per-node 4 --devices 1 examples/train_ddp.py --steps 50
     torchrun --nproc-per-node 4 examples/train_ddp.py           # on four GPUs
 
+With --loaders, --log, --save and --watch it has what training scripts have besides (bookkeeping.py).
+
 The mean of the parts' gradients is the gradient of the whole batch, because the parts are equal and nothing
 in the network looks across images.  So a run with one process and the same `--batch` gives the same losses,
 but for rounding; and runs with equally many processes give the same bits on however many devices.
@@ -18,9 +20,11 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
+from bookkeeping import Batches, Log, Saver, Watch
 from nccl_ranks import AVERAGE, Communicator, Place
 from tinygrad import Context, Device, Tensor, TinyJit, nn
 from tinygrad.helpers import Target
@@ -123,28 +127,51 @@ def digest(weights: dict[str, np.ndarray]) -> str:
     return hashlib.sha256(b"".join(weight.tobytes() for weight in weights.values())).hexdigest()[:32]
 
 
-def train(place: Place, arguments: argparse.Namespace) -> tuple[dict[str, object], dict[str, np.ndarray]]:
+class Observer:
+    """Tells people, files and other ranks how each step went, as far as they were asked for."""
+
+    def __init__(self, place: Place, arguments: argparse.Namespace, trainer: Trainer) -> None:
+        self._trainer, self._steps, self._every = trainer, arguments.steps, arguments.save_every
+        self._talks = place.rank == 0 and not arguments.quiet
+        log_name = arguments.log if place.rank == 0 else f"{arguments.log}.{place.rank}"
+        self._log = Log(Path(log_name)) if arguments.log else None
+        self._saver = Saver(Path(arguments.save)) if arguments.save and place.rank == 0 else None
+        self._watch = Watch(place) if arguments.watch and place.world > 1 else None
+
+    def step(self, number: int, loss: float, order: str) -> None:
+        """After each step."""
+        if self._log is not None:
+            self._log.step(number, loss, order)
+        if self._watch is not None:
+            self._watch.step(number, loss)
+        if self._saver is not None and number % self._every == 0:
+            self._saver.save(number, self._trainer.weights())
+        if self._talks and (number % 20 == 0 or number in (1, self._steps)):
+            print(f"step {number:4d}  loss {loss:.4f}", flush=True)
+
+    def close(self) -> None:
+        """After the last step: returns when all is written, and all ranks agree."""
+        for part in (self._log, self._saver, self._watch):
+            if part is not None:
+                part.close()
+
+
+def train(
+    place: Place, arguments: argparse.Namespace, batches: Batches, test: tuple[np.ndarray, np.ndarray]
+) -> tuple[dict[str, object], dict[str, np.ndarray]]:
     """What is worth telling, and the weights."""
-    train_images, train_labels, test_images, test_labels = split_digits(arguments.seed)
     trainer = Trainer(place, arguments.optimizer, arguments.seed)
-    draw = np.random.default_rng(arguments.seed + 1)
-    part = arguments.batch // place.world
     losses, step_seconds = [], []
     with Context(TRAINING=1):
-        for number in range(1, arguments.steps + 1):
-            chosen = draw.integers(0, len(train_labels), arguments.batch)
-            mine = chosen[place.rank * part : (place.rank + 1) * part]
+        observer = Observer(place, arguments, trainer)
+        for number, batch in enumerate(batches, 1):
             started = time.perf_counter()
-            loss = trainer.step(train_images[mine], train_labels[mine])
+            loss = trainer.step(batch.images, batch.labels)
             step_seconds.append(time.perf_counter() - started)
             losses.append(loss)
-            if (
-                place.rank == 0
-                and not arguments.quiet
-                and (number % 20 == 0 or number in (1, arguments.steps))
-            ):
-                print(f"step {number:4d}  loss {loss:.4f}", flush=True)
-    accuracy, weights = trainer.accuracy(test_images, test_labels), trainer.weights()
+            observer.step(number, loss, batch.order)
+    observer.close()
+    accuracy, weights = trainer.accuracy(*test), trainer.weights()
     if place.rank == 0 and not arguments.quiet:
         print(f"test accuracy {100 * accuracy:.2f} %", flush=True)
     if not arguments.quiet:
@@ -174,6 +201,15 @@ def main() -> None:
         metavar="DIR",
         help="write rank-N.json there (exact losses, digest, accuracy), and the weights as rank-N.npz",
     )
+    parser.add_argument(
+        "--loaders", type=int, default=0, help="processes per rank that load data (default 0)"
+    )
+    parser.add_argument(
+        "--log", metavar="FILE", help="append number, loss and data order of each step (rank N: FILE.N)"
+    )
+    parser.add_argument("--save", metavar="DIR", help="write weights there, as step-N.npz")
+    parser.add_argument("--save-every", type=int, default=10, help="after so many steps (default 10)")
+    parser.add_argument("--watch", action="store_true", help="compare all ranks' losses, over TCP")
     parser.add_argument("--quiet", action="store_true", help="print nothing")
     arguments = parser.parse_args()
     place = Place.from_environment()
@@ -181,9 +217,14 @@ def main() -> None:
         parser.error(f"--batch {arguments.batch} cannot be dealt to {place.world} processes evenly")
     if arguments.json:
         Path(arguments.json).mkdir(parents=True, exist_ok=True)  # now, not after the training
-    with Context(DEV=[Target(device=f"CUDA:{place.local_rank}")]):
+    train_images, train_labels, *test = split_digits(arguments.seed)
+    batches = Batches(
+        (train_images, train_labels), seed=arguments.seed + 1, size=arguments.batch, count=arguments.steps,
+        place=place, loaders=arguments.loaders,
+    )  # fmt: skip
+    with closing(batches), Context(DEV=[Target(device=f"CUDA:{place.local_rank}")]):
         Device[Device.DEFAULT]  # opens it: its context is current from here on
-        result, weights = train(place, arguments)
+        result, weights = train(place, arguments, batches, (test[0], test[1]))
     if arguments.json:
         path = Path(arguments.json) / f"rank-{place.rank}.json"
         np.savez(path.with_suffix(".npz"), **weights)

@@ -77,6 +77,36 @@ def test_data_parallel_training_agrees_with_one_process(train: Train) -> None:
         assert ours[name] == pytest.approx(wanted[name], rel=1e-4, abs=near)
 
 
+def test_bookkeeping_does_not_change_training(
+    train: Train, rank_environment: dict[str, str], tmp_path: Path
+) -> None:
+    """With loader processes, log, saved weights and a watch over TCP, four ranks get the same losses and
+    weights; each log has a line per step, with one order of the data in all of them."""
+    plain = train("train_ddp.py", ranks=4, devices=1)
+    run_job(
+        EXAMPLES / "train_ddp.py",
+        *("--steps", str(STEPS), "--json", str(tmp_path)),
+        *("--loaders", "2", "--log", str(tmp_path / "log"), "--watch"),
+        *("--save", str(tmp_path / "saved"), "--save-every", str(STEPS)),
+        ranks=4,
+        devices=1,
+        env={**rank_environment, **ALONE},
+        timeout=400,
+    )
+    for ours, theirs in zip(written(tmp_path, 4), plain, strict=True):
+        assert ours["losses"] == theirs["losses"]
+        assert ours["weights"] == theirs["weights"]
+    logs = [(tmp_path / name).read_text() for name in ("log", "log.1", "log.2", "log.3")]
+    assert len(set(logs)) == 1
+    lines = [line.split() for line in logs[0].splitlines()]
+    assert [line[0] for line in lines] == [str(number) for number in range(1, STEPS + 1)]
+    assert [line[1] for line in lines] == plain[0]["losses"]
+    assert len({line[2] for line in lines}) == STEPS
+    saved = np.load(tmp_path / "saved" / f"step-{STEPS}.npz")
+    last = np.load(plain[0]["folder"] / "rank-0.npz")
+    assert {name: saved[name].tobytes() for name in saved} == {name: last[name].tobytes() for name in last}
+
+
 def test_pauses_do_not_change_training(
     train: Train, rank_environment: dict[str, str], tmp_path: Path
 ) -> None:
