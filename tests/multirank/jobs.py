@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -36,9 +38,10 @@ def start_job(
     options: Sequence[str] = (),
     env: dict[str, str] | None = None,
     launcher: Sequence[str] = (),
+    said: tuple[Path, Path] | None = None,
 ) -> subprocess.Popen[str]:
     """Starts a Python program on `ranks` ranks and `devices` in-memory devices; they end with the test.
-    `launcher`: the command of another than singularity-run."""
+    `launcher`: the command of another than singularity-run; `said`: see `start_launcher`."""
     command = [
         *(launcher or [str(LAUNCHER)]),
         "--backend",
@@ -52,16 +55,31 @@ def start_job(
         "SINGULARITY_FAKE_DEVICES": str(max(ranks, devices)),
         **(env or {}),
     }
-    process = subprocess.Popen(
-        [*command, str(script), *arguments],
-        env={**os.environ, **environment, MARK: JOBS.mark},
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-        cwd=script.parent,
-        preexec_fn=_end_with_the_tests,
-    )
+    return start_launcher([*command, str(script), *arguments], script.parent, environment, said)
+
+
+def start_launcher(
+    command: Sequence[str],
+    work_directory: Path,
+    env: dict[str, str],
+    said: tuple[Path, Path] | None = None,
+) -> subprocess.Popen[str]:
+    """Starts what becomes a job's launcher; it ends with the test.  `said`: files to which its standard
+    output and error are appended, instead of pipes."""
+    with contextlib.ExitStack() as files:
+        streams: list[int | IO[bytes]] = [subprocess.PIPE, subprocess.PIPE]
+        if said is not None:
+            streams = [files.enter_context(path.open("ab")) for path in said]
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, **env, MARK: JOBS.mark},
+            text=True,
+            stdout=streams[0],
+            stderr=streams[1],
+            start_new_session=True,
+            cwd=work_directory,
+            preexec_fn=_end_with_the_tests,
+        )
     JOBS.started.append(process)
     return process
 

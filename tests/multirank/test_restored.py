@@ -1,0 +1,167 @@
+"""A job that is checkpointed, ends, and goes on from the checkpoint in another launcher, on other devices,
+ends as if it had never been interrupted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from ..launched import MARK
+from .endless_job import CONTROL, Job, agree
+from .jobs import JOBS, finish
+
+PREEMPTED = 85
+KILLING = [sys.executable, "-P", str(Path(__file__).parent / "killing_resume.py")]
+
+
+pytestmark = pytest.mark.usefixtures("movable")
+
+
+def control(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [str(CONTROL), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+
+
+class RestoredJob(Job):
+    """The endless job in a box, through several launchers."""
+
+    def __init__(self, folder: Path, ranks: int, devices: int, *options: str, store: Path, name: str) -> None:
+        super().__init__(folder, ranks, devices, "--box", *options, name=name)
+        self.store = store
+
+    def checkpoint(self) -> None:
+        done = control("checkpoint", "--to", str(self.store), self.name)
+        assert done.returncode == 0, done.stderr + done.stdout
+
+    def preempt(self) -> None:
+        """To the end of its launcher."""
+        done = control("preempt", "--to", str(self.store), self.name)
+        assert done.returncode == 0, done.stderr + done.stdout
+        code, stdout, stderr = finish(self.process)
+        assert code == PREEMPTED, f"{stdout[-1000:]}{stderr[-3000:]}"
+        assert JOBS.leftovers() == []
+
+    def kill(self) -> None:
+        """As a machine that is lost would do it."""
+        self.process.kill()
+        assert JOBS.end() == []
+
+    def start_again(self, *options: str, env: dict[str, str] | None = None) -> None:
+        self.process = start_resume(self.store, *options, env=env)
+
+    def resume(self, *options: str) -> None:
+        """Waits until it runs."""
+        before = self.steps()
+        self.start_again(*options)
+        self.until(min(before) + 2)
+
+
+def start_resume(
+    store: Path, *options: str, env: dict[str, str] | None = None, launcher: Sequence[str] = (str(CONTROL),)
+) -> subprocess.Popen[str]:
+    environment = {"SINGULARITY_FAKE_MEMORY": "256M", "SINGULARITY_FAKE_DEVICES": "2", **(env or {})}
+    process = subprocess.Popen(
+        [*launcher, "resume", str(store), *options],
+        env={**os.environ, **environment, MARK: JOBS.mark},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    JOBS.started.append(process)
+    return process
+
+
+def test_three_generations_on_other_devices_change_nothing(tmp_path: Path) -> None:
+    """Two ranks on two devices are preempted, go on on one, are preempted there, and go on on two: they
+    compute the bytes of a job that nobody disturbed."""
+    quiet = Job(tmp_path / "quiet", 2, 2, name=f"quiet-{tmp_path.name}")
+    quiet.until(16)
+    quiet_results = quiet.stop()
+    job = RestoredJob(tmp_path / "job", 2, 2, store=tmp_path / "store", name=tmp_path.name)
+    job.until(5)
+    for devices in (1, 2):
+        job.preempt()
+        job.resume("--devices", str(devices))
+        job.until(max(job.steps()) + 3)
+    agree(job.stop(), quiet_results)
+
+
+# ---- ends badly --------------------------------------------------------------------------------------------
+@pytest.fixture
+def preempted(tmp_path: Path) -> RestoredJob:
+    """One of two ranks on two devices, of which only a checkpoint is left, and files that changed since."""
+    job = RestoredJob(tmp_path / "job", 2, 2, store=tmp_path / "store", name=tmp_path.name)
+    job.until(5)
+    job.preempt()
+    (job.folder / "steps.0").write_bytes(b"later...")
+    return job
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def goes_on(job: RestoredJob) -> None:
+    """The checkpoint is as good as before."""
+    quiet = Job(job.folder.parent / "quiet", 2, 2, name=f"quiet-{job.name}")
+    quiet.until(16)
+    quiet_results = quiet.stop()
+    job.start_again()
+    deadline = time.monotonic() + 60
+    while job.steps()[0] > 1 << 32:  # the later one is still there
+        assert job.process.poll() is None, finish(job.process)
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    job.until(max(job.steps()) + 3)
+    agree(job.stop(), quiet_results)
+
+
+def fails(job: RestoredJob, plan: str, state: Path) -> tuple[int, str]:
+    """A resume that ends badly leaves nothing, and the files as they were; its exit code, what it said."""
+    before = files_in(job.folder)
+    environment = {"KILL": plan, "XDG_STATE_HOME": str(state)}
+    process = start_resume(job.store, env=environment, launcher=KILLING)
+    code, _, stderr = finish(process)
+    assert JOBS.end() == [], plan
+    assert files_in(job.folder) == before, plan
+    assert list((state / "singularity" / "restores").iterdir()) == [], plan
+    return code, stderr
+
+
+FULL = "No space left on device"
+REFUSED = "was killed by signal 9 (SIGKILL)"
+BADLY = [
+    ("sessions:disk", 1, FULL),
+    ("sessions:signal", 143, "got SIGTERM"),
+    ("memory:launcher", -9, ""),
+    ("box:box", 137, "root cause: the job's box"),
+    ("proxies:proxy", 1, REFUSED),
+    ("files:disk", 1, FULL),
+    ("files:launcher", -9, ""),
+    ("criu:launcher", -9, ""),
+    ("criu:signal", 143, "got SIGTERM"),
+    ("criu:proxy", 1, REFUSED),
+    ("processes:launcher", -9, ""),
+    ("adopted:disk", 1, FULL),
+    ("told:signal", 143, "got SIGTERM"),
+    ("carried:proxy", 1, REFUSED),
+]
+
+
+@pytest.mark.timeout(600)
+def test_a_resume_that_ends_badly_at_any_step_leaves_nothing(preempted: RestoredJob, tmp_path: Path) -> None:
+    """A full disk, a signal, or the end of the launcher, of a proxy or of the box: the resume ends with that
+    cause; no process and no file is left of it, and the files of the job are as they were before it.  The
+    next resume works."""
+    for plan, wanted, why in BADLY:
+        code, said = fails(preempted, plan, tmp_path / "state")
+        assert code == wanted, f"{plan}: {said}"
+        assert why in said, plan
+    goes_on(preempted)
