@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
+from collections.abc import Callable, Iterator
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from types import TracebackType
@@ -27,6 +28,8 @@ class CheckpointReader:
         self._catalogue = catalogue
         self._lease: leases.Lease | None = None
         self._pool = Pool(threads, "checkpoint-reader")
+        self.before_each: Callable[[], None] = lambda: None
+        """Called before each piece is handed out; what it raises ends the reading."""
         self.manifest = catalogue.manifest(checkpoint)
         # A store that we may not write is read without: a chunk that is collected is then reported missing.
         with contextlib.suppress(OSError):
@@ -89,6 +92,7 @@ class CheckpointReader:
                         break
                 if not running:
                     return
+                self.before_each()
                 yield running.popleft().result()
                 if self._lease is not None:
                     with contextlib.suppress(OSError):

@@ -10,6 +10,7 @@ from .beginning import Beginning
 from .guardian import Guardian
 from .job_directory import JobDirectory
 from .processes import allow_open_files, become_subreaper
+from .restore_place import RestorePlace
 from .settings import JobSettings
 from .supervisor import Supervisor
 from .terminal import TERMINALS
@@ -23,19 +24,21 @@ def run_attempt(
     directory: JobDirectory,
     make_beginning: Callable[[JobDirectory], Beginning],
     backend_environment: Mapping[str, str],
+    *,
+    place: RestorePlace | None = None,
 ) -> int:
     """Runs the job in this process, which takes signals for it meanwhile; returns the launcher's exit code.
 
     `directory` is new, and is removed in the end; nothing else of the job is left, either.  May be called
     again when it has returned or raised.  Does not return when the job failed and goes on by itself.
     `make_beginning` is called when the guardian is there, and not before: from then on there may be threads
-    and children.
+    and children.  `place`: of a job that is resumed; it is closed in the end.
 
     :raises LaunchError: The job could not begin.
     :raises OSError: The system refuses something that each job needs."""
     guardian = supervisor = None
     try:
-        guardian = Guardian(directory)
+        guardian = Guardian(directory, place)
         become_subreaper()
         allow_open_files()
         supervisor = Supervisor(
@@ -51,6 +54,8 @@ def run_attempt(
         if guardian is not None and left:
             guardian.hand_over()
         directory.remove()
+        if place is not None:
+            place.close()
         if guardian is not None and not left:
             guardian.dismiss()
         for terminal in TERMINALS:  # now that nothing is left, a second signal may end us while we wait

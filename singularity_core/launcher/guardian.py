@@ -4,7 +4,8 @@ It is forked before anything else, leaves the launcher's session and family (so 
 group nor one to all descendants takes it along), and reads from a pipe whose other end only the launcher
 has: lines with the pids of the session leaders it started, then ``done``.  End of file without ``done``
 means that the launcher was killed.  The guardian then kills what belongs to the job until nothing is left,
-and removes the directory.  It shares the launcher's lock on the directory, so that no sweep interferes.
+and removes the directory; of a resume that was not completed it takes back what was done to files.  It shares
+the launcher's locks, so that nobody interferes.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import traceback
 
 from .job_directory import JobDirectory
 from .processes import end_members, set_process_name
+from .restore_place import RestorePlace
 
 _DONE = b"done"
 _END_SECONDS = 40.0
@@ -25,7 +27,8 @@ _END_SECONDS = 40.0
 class Guardian:
     """The launcher's end.  Create it before any thread or child exists."""
 
-    def __init__(self, directory: JobDirectory) -> None:
+    def __init__(self, directory: JobDirectory, place: RestorePlace | None = None) -> None:
+        """`place`: of a job that is resumed."""
         reading, self._pipe = os.pipe2(os.O_CLOEXEC)
         told, tell = os.pipe2(os.O_CLOEXEC)
         middle = os.fork()
@@ -36,7 +39,7 @@ class Guardian:
                 os.setsid()
                 pid = os.fork()
                 if pid == 0:
-                    _guard(reading, directory)
+                    _guard(reading, directory, place)
                 os.write(tell, f"{pid}\n".encode())
                 status = 0
             finally:
@@ -75,18 +78,24 @@ class Guardian:
             return  # killed: the launcher still cleans up on its own
 
 
-def _guard(reading: int, directory: JobDirectory) -> None:
+def _guard(reading: int, directory: JobDirectory, place: RestorePlace | None) -> None:
     """The guardian's whole life; does not return."""
     try:
         set_process_name("sg-guardian")
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
             signal.signal(number, signal.SIG_IGN)
-        _let_go_of_files({reading, directory.lock_descriptor})
+        locks = {directory.lock_descriptor} | ({place.lock_descriptor} if place is not None else set())
+        _let_go_of_files({reading, *locks})
         os.chdir("/")
         leaders, done = _listen(reading)
         if not done:
             end_members(directory.job, leaders)
-            directory.remove()
+            try:
+                if place is not None:
+                    place.recover()
+                    place.close()
+            finally:
+                directory.remove()
     except BaseException:
         traceback.print_exc()
     finally:

@@ -128,23 +128,12 @@ class JobDirectory:
         return path
 
     def remove(self) -> None:
-        """Removes the directory, and its parent when it was the last one.  Harmless when repeated, also when
-        a job that was resumed has another of this name by then."""
+        """Removes the directory, and its parent when it was the last one.  Harmless when repeated."""
         with _locked_root(self.path.parent, create=False) as exists:
             if exists:
-                if self._is_ours():
-                    shutil.rmtree(self.path, ignore_errors=True)
+                shutil.rmtree(self.path, ignore_errors=True)
                 with contextlib.suppress(OSError):  # other jobs
                     self.path.parent.rmdir()
-
-    def _is_ours(self) -> bool:
-        try:
-            found = os.stat(self.path / OWNER_FILE, follow_symlinks=False)
-        except FileNotFoundError:
-            return True  # half removed, or half made: by us, who hold the lock on the parent
-        except OSError:
-            return False
-        return os.path.samestat(found, os.fstat(self._lock))
 
 
 def new_job_name() -> str:
@@ -157,12 +146,10 @@ def is_job_name(name: str) -> bool:
     return _JOB_NAME.fullmatch(name) is not None
 
 
-def create_job_directory(root: Path | None = None, *, job: str | None = None) -> JobDirectory:
-    """Makes and locks a new job directory; `job` names it (`is_job_name`), or None: a new name.
-
-    `LaunchError` when /dev/shm does not allow it; `FileExistsError` when there is a job `job`."""
+def create_job_directory(root: Path | None = None) -> JobDirectory:
+    """Makes and locks a new job directory.  `LaunchError` when /dev/shm does not allow it."""
     root = root or jobs_root()
-    named, job = job is not None, job or new_job_name()
+    job = new_job_name()
     try:
         with _locked_root(root, create=True):
             path = root / job
@@ -171,8 +158,6 @@ def create_job_directory(root: Path | None = None, *, job: str | None = None) ->
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.write(lock, f"{os.getpid()}\n".encode())
     except OSError as error:
-        if named and isinstance(error, FileExistsError):
-            raise
         raise LaunchError(
             f"No job directory can be made in {root}: {error.strerror or error}.",
             remedy="/dev/shm must be a writable tmpfs with space left; see `singularity-ctl doctor`.",

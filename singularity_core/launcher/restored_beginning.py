@@ -8,11 +8,11 @@ checkpoint stays, and so does what was in the place of the job's files."""
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
 
 from ..barrier.coordinator import carry_communicators
 from ..barrier.interface import Cut, CutError
@@ -32,7 +32,8 @@ from .job_capture import IMAGES
 from .job_record import JobRecord
 from .restored_ranks import RestoredRanks
 
-_T = TypeVar("_T")
+_ANOTHER = "Resume another checkpoint (`singularity-ctl checkpoints` lists them)."
+_DRY_RUN = "`singularity-ctl resume --dry-run` looks what stands in the way."
 
 
 @dataclass(frozen=True)
@@ -70,19 +71,14 @@ class RestoredBeginning:
                 reader = stack.enter_context(self._checkpoint.store.read(self._checkpoint.name))
                 cut = self._prepare(stage, reader)
                 self._restore(stage, reader, stack)
-                carry_communicators(
-                    stage.directory.exchange_directory(), stage.fleet.exchange, stage.fleet.proxy_of_rank
-                )
-                stage.fleet.take_over()
-                await_proxies(stage, lambda: stage.fleet.ready, "was not ready")
-                _look(stage)
+                self._take_over(stage)
                 return cut
         except _StoppedError:
             return None
         except (StoreError, HostImageError, BoxUnavailableError) as error:
             raise LaunchError(error.cause, remedy=error.remedy) from error
         except CutError as error:
-            raise LaunchError(f"The job cannot be resumed: {error}.") from error
+            raise LaunchError(f"The job cannot be resumed: {error}.", remedy=_ANOTHER) from error
         except OSError as error:
             raise system_error(error, "The job cannot be resumed") from error
 
@@ -94,11 +90,13 @@ class RestoredBeginning:
             take_memory(reader, stage.directory.path)
             resume_log(reader, stage.directory.make_file_log())
 
-        _in_background(stage, take_sessions)
+        self._beside(stage, reader, take_sessions)
+        _look(stage)
         place = self.ranks.open()
         assert place is not None
         stage.take_in(place)
-        _in_background(stage, lambda: take_tree(reader, "box-memory", self.ranks.shm))
+        self._beside(stage, reader, lambda: take_tree(reader, "box-memory", self.ranks.shm))
+        _look(stage)
         cut = stage.make_cut(stage.fleet.exchange, len(stage.fleet.devices))
         cut.freeze_ahead()
         stage.fleet.start(stage.start_proxy)
@@ -118,28 +116,58 @@ class RestoredBeginning:
                 self.ranks.close()
 
         files = restored_files(reader, workspace=self._workspace)
-        _in_background(stage, files.__enter__)
+        self._beside(stage, reader, files.__enter__)
         stack.push(files)
         stack.push(end)
+        _look(stage)
         self.ranks.open_logs()
-        _in_background(
+        self._beside(
             stage,
+            reader,
             lambda: restore(reader, place=IMAGES, criu=self._criu.command, enter=self.ranks.enter),
         )
+        _look(stage)
         for member in self.ranks.adopt():
             stage.take_in(member)
 
+    def _take_over(self, stage: Stage) -> None:
+        """The processes run, and have no devices yet."""
+        before = stage.directory.exchange_directory()
+        carry_communicators(before, stage.fleet.exchange, stage.fleet.proxy_of_rank)
+        stage.fleet.take_over()
+        await_proxies(stage, lambda: stage.fleet.ready, "did not take over its sessions")
+        _look(stage)
+        stage.fleet.close()
+        shutil.rmtree(before, ignore_errors=True)
+
+    def _beside(self, stage: Stage, reader: CheckpointReader, call: Callable[[], object]) -> None:
+        """Calls it in a thread, while the loop turns.  When the job is to end meanwhile, the call is made to
+        end early: it reads no more from the store, and what runs in the box is killed."""
+        work = Background(call, stage.selector)
+        stopped = False
+        while not work.done:
+            stage.turn(None)
+            if stage.stopping() and not stopped:
+                stopped = True
+                stage.give_up()
+                reader.before_each = _stop
+                self.ranks.kill()
+        try:
+            work.result()
+        except Exception:
+            _look(stage)  # then that is why
+            raise
+
+
+def _stop() -> None:
+    raise _StoppedError
+
 
 def _look(stage: Stage) -> None:
+    """Whether to go on.  Proxies that end now have said why; it is no failure of the job."""
     if stage.stopping():
+        try:
+            stage.fleet.check_living()
+        except LaunchError as error:
+            raise LaunchError(f"The job cannot be resumed: {error.cause}.", remedy=_DRY_RUN) from error
         raise _StoppedError
-
-
-def _in_background(stage: Stage, call: Callable[[], _T]) -> _T:
-    """What `call` returns; the loop turns meanwhile.  It comes to its end also when the job is to end."""
-    work = Background(call, stage.selector)
-    while not work.done:
-        stage.turn(None)
-    result = work.result()
-    _look(stage)
-    return result

@@ -43,6 +43,11 @@ class RestoredRanks(BoxedRanks):
         """A command that runs another in the box."""
         return ("nsenter", "--all", "--target", str(self._opened.pids.shim))
 
+    def kill(self) -> None:
+        """Begins the end of the box, if there is one."""
+        if self._box is not None:
+            self._box.kill()
+
     def open_logs(self) -> None:
         """The files that the ranks write to are there, and they do not run yet: what they write is shown from
         here on."""

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import sys
-import time
-from pathlib import Path
 
 import click
 
@@ -25,14 +22,12 @@ from .machine import Misfit, this_machine
 from .probe import BackendFacts, probe_backend
 from .processes import job_members
 from .report import say
+from .restore_place import take_restore_place
 from .restored_beginning import Checkpoint, RestoredBeginning
 from .restored_ranks import RestoredRanks
 from .settings import CheckpointSettings, JobSettings
 from .sharing import Placement, place_again
 from .store_verbs import open_store
-
-_GUARDIAN_SECONDS = 45.0
-"""So long the guardian of a launcher that was killed may take to end its job."""
 
 
 @click.command()
@@ -151,43 +146,21 @@ class _Plan:
         assert box is not None, "a record has one"
         for name in sweep_stale_jobs():
             say(f"removed what was left of job {name}, whose launcher was killed")
-        _await_end(record.job)
+        place = take_restore_place(record.job)
         if sharing := self.sharing():
             say(sharing)
 
         def make_beginning(directory: JobDirectory) -> RestoredBeginning:
             ranks = RestoredRanks(self.settings, box, directory, record)
-            return RestoredBeginning(self.checkpoint, ranks, criu, _workspace(record.job))
+            return RestoredBeginning(self.checkpoint, ranks, criu, place.path)
 
         say(f"resuming job {record.settings.run_id} from checkpoint {self.checkpoint.name}")
-        return run_attempt(self.settings, create_job_directory(), make_beginning, self.facts.environment)
-
-
-def _await_end(job: str) -> None:
-    """Two of one job would write to the same files.  Who was killed is being cleaned up after."""
-    deadline = time.monotonic() + _GUARDIAN_SECONDS
-    while members := job_members(job):
-        if time.monotonic() > deadline:
-            raise LaunchError(
-                f"The job still runs here: process {min(members)} is one of it.",
-                remedy="`singularity-ctl status` lists the jobs that run; end it, or let it run on.",
-            )
-        time.sleep(0.1)
-
-
-def _workspace(job: str) -> Path:
-    """Where it is noted what is done to the files of a job, for who comes after a kill."""
-    state = os.environ.get("XDG_STATE_HOME", "")
-    base = Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state"
-    path = base / "singularity" / "restores" / job
-    try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise LaunchError(
-            f"No place for notes about restored files: {path}: {error.strerror}.",
-            remedy="Let XDG_STATE_HOME name a directory that can be written to.",
-        ) from error
-    return path
+        try:
+            directory = create_job_directory()
+        except LaunchError:
+            place.close()
+            raise
+        return run_attempt(self.settings, directory, make_beginning, self.facts.environment, place=place)
 
 
 def _report(plan: _Plan, as_json: bool) -> int:
