@@ -14,7 +14,8 @@ from pathlib import Path
 
 from ..checkpoint.files import recover_files
 from .errors import LaunchError
-from .processes import job_members
+from .job_directory import OWNER_FILE, jobs_root
+from .processes import job_members, process_table
 
 _LOCK = "lock"
 _END_SECONDS = 45.0
@@ -51,26 +52,42 @@ def take_restore_place(job: str, root: Path | None = None) -> RestorePlace:
     deadline = time.monotonic() + _END_SECONDS
     try:
         while (lock := _try_lock(path)) is None:
-            if time.monotonic() > deadline:
-                raise LaunchError("The job runs here already, or is just being resumed.", remedy=_REMEDY)
-            time.sleep(0.1)
+            _refuse(_launcher_in(path / _LOCK), "it runs, or is just being resumed", deadline)
     except OSError as error:
         raise LaunchError(
             f"No place for notes about restored files: {path}: {error.strerror}.",
             remedy="Let XDG_STATE_HOME name a directory that can be written to.",
         ) from error
     place = RestorePlace(path, lock)
-    while members := job_members(job):
-        if time.monotonic() > deadline:
-            place.close()
-            raise LaunchError(
-                f"The job runs here already: process {min(members)} is one of it.", remedy=_REMEDY
-            )
-        time.sleep(0.1)
+    try:
+        while members := job_members(job):
+            launcher = _launcher_in(jobs_root() / job / OWNER_FILE)
+            _refuse(launcher, f"process {min(members)} is one of it", deadline)
+    except BaseException:
+        place.close()
+        raise
     return place
 
 
-_REMEDY = "`singularity-ctl status` lists the jobs that run; end it, or let it run on."
+def _refuse(launcher: int | None, why: str, deadline: float) -> None:
+    """If somebody still runs the job, or does not come to an end with it; else waits a little."""
+    if launcher is not None or time.monotonic() > deadline:
+        of = "" if launcher is None else f" (its launcher is process {launcher})"
+        raise LaunchError(
+            f"The job is here already: {why}{of}.",
+            remedy="`singularity-ctl status` lists the jobs that run; end it, or let it run on.",
+        )
+    time.sleep(0.1)
+
+
+def _launcher_in(path: Path) -> int | None:
+    """The launcher that wrote its number there; None if it does not run any more."""
+    try:
+        pid = int(path.read_text())
+        entry = process_table().get(pid)
+    except (OSError, ValueError):
+        return None
+    return None if entry is None or entry.zombie else pid
 
 
 def _state_directory() -> Path:
@@ -88,6 +105,8 @@ def _try_lock(path: Path) -> int | None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if _is_file(lock, path / _LOCK):  # not removed by who had it
+            os.ftruncate(lock, 0)
+            os.write(lock, f"{os.getpid()}\n".encode())
             return lock
     except BlockingIOError:
         pass

@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from singularity_core.checkpoint.files import read_file_list
+from singularity_core.checkpoint.store import Store
+
 from ..launched import MARK
 from .endless_job import CONTROL, Job, agree
 from .jobs import JOBS, finish
@@ -165,3 +168,97 @@ def test_a_resume_that_ends_badly_at_any_step_leaves_nothing(preempted: Restored
         assert code == wanted, f"{plan}: {said}"
         assert why in said, plan
     goes_on(preempted)
+
+
+# ---- what cannot be ----------------------------------------------------------------------------------------
+def refused(job: RestoredJob, *options: str, env: dict[str, str] | None = None) -> str:
+    """What a resume says that is refused before it has touched anything; --dry-run says the same."""
+    before = files_in(job.folder)
+    said = []
+    for more in ([], ["--dry-run"]):
+        code, stdout, stderr = finish(start_resume(job.store, *options, *more, env=env))
+        assert code == 1, stderr + stdout
+        assert JOBS.end() == []
+        assert files_in(job.folder) == before
+        said.append(stderr)
+    return "\n".join(said)
+
+
+def test_what_does_not_fit_is_refused_by_name(preempted: RestoredJob, tmp_path: Path) -> None:
+    """More devices than the job can have, devices with less memory, a backend or a file that is not there,
+    another checkpoint or job than there are: each is refused with its name, and nothing is touched.  Then the
+    job goes on."""
+    missing = tmp_path / "not-there"
+    assert "this job can have 1 to 2" in refused(preempted, "--devices", "3")
+    small = refused(preempted, env={"SINGULARITY_FAKE_MEMORY": "128M"})
+    assert small.count("Device 0 has 134217728 bytes of memory; each rank of the job sees") == 2
+    assert f"names {missing}, which is no command" in refused(
+        preempted, env={"SINGULARITY_CRIU": str(missing)}
+    )
+    assert "there is no checkpoint of job other" in refused(preempted, "--job", "other")
+    assert "20200101T000000-0123456789abcdef" in refused(preempted, "20200101T000000-0123456789abcdef")
+    (tmp_path / "empty").mkdir()
+    assert (
+        f"{tmp_path / 'empty'}: there is no checkpoint" in control("resume", str(tmp_path / "empty")).stderr
+    )
+    assert f"{missing}: there is no store" in control("resume", str(missing)).stderr
+    goes_on(preempted)
+
+
+def test_a_file_in_use_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
+    """A program that the job has open, and that does not travel with it, must be as it was."""
+    job = RestoredJob(tmp_path / "job", 2, 2, store=tmp_path / "store", name=tmp_path.name)
+    job.until(3)
+    job.preempt()
+    with Store.open(job.store).read(Store.open(job.store).checkpoints()[0].checkpoint) as reader:
+        used = [os.fsdecode(each.path) for each in read_file_list(reader).needed]
+    (nccl,) = [path for path in used if path.endswith("libnccl.so.2")]
+    hidden = Path(nccl).with_suffix(".hidden")
+    os.rename(nccl, hidden)
+    try:
+        said = refused(job)
+    finally:
+        os.rename(hidden, nccl)
+    assert said.count(nccl) == 2
+    goes_on(job)
+
+
+def test_a_damaged_checkpoint_is_refused_by_name(preempted: RestoredJob) -> None:
+    """Whichever chunk of the store is gone: the resume names it, and leaves nothing.  The one before it is
+    still good."""
+    (checkpoint,) = Store.open(preempted.store).checkpoints()
+    objects = {each.name: each for each in checkpoint.objects if each.chunks}
+    names = ["job", "sessions/data", "host/packs", "files/list"]
+    names += [next(name for name in objects if name.startswith("device/"))]
+    for name in names:
+        chunk = preempted.store / objects[name].chunks[0].key
+        hidden = chunk.with_suffix(".hidden")
+        before = files_in(preempted.folder)
+        chunk.rename(hidden)
+        code, _, stderr = finish(start_resume(preempted.store))
+        hidden.rename(chunk)
+        assert code == 1, name
+        assert f"object '{name}', chunk 0" in stderr, name
+        assert "it is missing" in stderr, name
+        assert JOBS.end() == [], name
+        assert files_in(preempted.folder) == before, name
+    goes_on(preempted)
+
+
+def test_a_job_that_runs_is_not_resumed_beside_itself(tmp_path: Path) -> None:
+    """While it runs, first as itself and then from its checkpoint, a second one is refused by name.  After a
+    kill -9 of the launcher the resume waits until all of it has ended."""
+    job = RestoredJob(tmp_path / "job", 2, 2, store=tmp_path / "store", name=tmp_path.name)
+    job.until(3)
+    job.checkpoint()
+    for process in ("fresh", "resumed"):
+        code, _, stderr = finish(start_resume(job.store))
+        assert code == 1, process
+        assert "The job is here already" in stderr, process
+        assert f"its launcher is process {job.process.pid}" in stderr, process
+        job.until(max(job.steps()) + 2)
+        job.process.kill()
+        job.process.wait()
+        job.start_again()
+        job.until(max(job.steps()) + 2)
+    job.stop()

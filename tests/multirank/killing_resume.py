@@ -1,0 +1,77 @@
+"""singularity-ctl whose resume ends badly: KILL=STEP:VICTIM, one of `STEPS`, after which it happens.
+Victims: `launcher`, which is killed; `signal`, which it gets; `proxy`, the first; `box`; `disk`, which is
+full."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from singularity_core.launcher import ctl, restored_beginning
+from singularity_core.launcher.beginning import Stage
+from singularity_core.launcher.fleet import Fleet
+from singularity_core.launcher.restored_ranks import RestoredRanks
+
+STEP, VICTIM = os.environ["KILL"].split(":")
+STAGES: list[Stage] = []
+STEPS: dict[str, tuple[Any, str]] = {
+    "sessions": (restored_beginning, "take_tree"),
+    "memory": (restored_beginning, "take_memory"),
+    "box": (RestoredRanks, "open"),
+    "proxies": (Fleet, "start"),
+    "files": (RestoredRanks, "open_logs"),
+    "processes": (restored_beginning, "restore"),
+    "adopted": (RestoredRanks, "adopt"),
+    "carried": (restored_beginning, "carry_communicators"),
+    "told": (Fleet, "take_over"),
+}
+SOON = 0.1
+"""After the beginning of the step `criu`: somewhere in it, mostly."""
+
+
+def kill() -> None:
+    if VICTIM == "disk":
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    if VICTIM == "launcher":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if VICTIM == "signal":
+        os.kill(os.getpid(), signal.SIGTERM)
+    (stage,) = STAGES
+    if VICTIM == "proxy":
+        os.kill(stage.fleet.members[0].process.pid, signal.SIGKILL)
+    if VICTIM == "box":
+        BOXES[0].kill()
+
+
+BOXES: list[RestoredRanks] = []
+
+
+def dangerous(real: Callable[..., Any], *, soon: bool = False) -> Callable[..., Any]:
+    def taken(*arguments: Any, **named: Any) -> Any:
+        if soon:
+            threading.Timer(SOON, kill).start()
+        result = real(*arguments, **named)
+        if not soon:
+            kill()
+        return result
+
+    return taken
+
+
+begin = restored_beginning.RestoredBeginning.begin
+
+
+def begin_noted(self: restored_beginning.RestoredBeginning, stage: Stage) -> Any:
+    STAGES.append(stage)
+    BOXES.append(self.ranks)
+    return begin(self, stage)
+
+
+restored_beginning.RestoredBeginning.begin = begin_noted  # type: ignore[method-assign]
+owner, name = STEPS["processes" if STEP == "criu" else STEP]
+setattr(owner, name, dangerous(getattr(owner, name), soon=STEP == "criu"))
+ctl.main()
