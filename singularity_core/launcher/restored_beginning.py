@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -155,8 +156,15 @@ class RestoredBeginning:
         try:
             work.result()
         except Exception:
+            until = time.monotonic() + _NOTICE_SECONDS
+            while self.ranks.fallen and not stage.stopping() and time.monotonic() < until:
+                stage.turn(0.1)
             _look(stage)  # then that is why
             raise
+
+
+_NOTICE_SECONDS = 5.0
+"""Until the loop is told that the box has ended."""
 
 
 def _stop() -> None:

@@ -39,6 +39,11 @@ class RestoredRanks(BoxedRanks):
         return Path(f"/proc/{self._opened.pids.shim}/root{SHM}")
 
     @property
+    def fallen(self) -> bool:
+        """Whether the box was there and is not any more, whoever knows of that already."""
+        return self._box is not None and not self.shm.exists()
+
+    @property
     def enter(self) -> tuple[str, ...]:
         """A command that runs another in the box."""
         return ("nsenter", "--all", "--target", str(self._opened.pids.shim))
