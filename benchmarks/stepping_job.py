@@ -7,7 +7,7 @@ import struct
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ranks import launcher
@@ -27,25 +27,34 @@ class Job:
         self, program: Path, directory: Path, ranks: int, devices: int, step_ms: int, live_mib: int = 1
     ) -> None:
         """`program`: sliced_step; each rank has `live_mib` MiB on its device, of which it reduces one."""
+        arguments = [str(directory), str(FOR_EVER), str(step_ms), str(live_mib), "1"]
+        self._begin(["--no-python", str(program), *arguments], directory, ranks, devices, live_mib)
+
+    def _begin(
+        self, command: Sequence[str], directory: Path, ranks: int, devices: int, live_mib: int
+    ) -> None:
+        """`command`: options for the launcher, and what it runs."""
         directory.mkdir()
         self.directory, self.ranks, self.devices = directory, ranks, devices
         options = [f"--nproc-per-node={ranks}", f"--devices={devices}", f"--rdzv-id={directory.name}"]
-        arguments = [str(directory), str(FOR_EVER), str(step_ms), str(live_mib), "1"]
+        self.environment = {
+            **os.environ,
+            "SINGULARITY_FAKE_DEVICES": str(devices),
+            "SINGULARITY_FAKE_MEMORY": f"{live_mib + 256}M",
+        }
+        self._follow([launcher(), "--backend", "fake", *options, *command])
+
+    def _follow(self, command: Sequence[str]) -> None:
+        """Starts the launcher, and waits for the first steps."""
+        before = min(self.steps())
         self.process = subprocess.Popen(
-            [launcher(), "--backend", "fake", *options, "--no-python", str(program), *arguments],
-            env={
-                **os.environ,
-                "SINGULARITY_FAKE_DEVICES": str(devices),
-                "SINGULARITY_FAKE_MEMORY": f"{live_mib + 256}M",
-            },
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
+            command, env=self.environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
         )
-        while min(self.steps()) < 5:
+        while min(self.steps()) < before + 5:
             if self.process.poll() is not None:
                 raise SystemExit(f"the job ended early: {self.process.communicate()[1].decode()[-2000:]}")
             time.sleep(0.02)
-        self.path = find_job(directory.name).path
+        self.path = find_job(self.directory.name).path
 
     def steps(self) -> list[int]:
         """How many each rank has begun."""

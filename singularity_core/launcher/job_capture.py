@@ -8,6 +8,7 @@ processes themselves.  Copies lie in the job's directory, which goes with the jo
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import shutil
 from collections.abc import Callable, Collection
@@ -25,7 +26,7 @@ from ..checkpoint.files import (
     log_changes,
     open_files,
 )
-from ..checkpoint.host import Allowed, DataMovedError, Hold, HostImageError, ingest, judge, scan
+from ..checkpoint.host import Allowed, DataMovedError, Hold, HostImageError, IngestReport, ingest, judge, scan
 from ..checkpoint.host.hold import refusal
 from ..checkpoint.host.process_tree import number_inside, tree_of
 from ..checkpoint.host.room import estimate_image
@@ -296,9 +297,9 @@ class JobCapture:
             capture.memory.put(writer)
         else:
             put_memory(writer, read_sessions(self._directory.path))
-        ingest(writer, held.images)
+        report = ingest(writer, held.images)
         files.finish(writer, self._digests)
-        manifest = writer.commit()
+        manifest = writer.commit(_labels(report))
         self._said = f"checkpoint {manifest.checkpoint} in {capture.store.place}"
         if not capture.order.preempt:
             self._release(capture)
@@ -347,6 +348,17 @@ class JobCapture:
 
 _OUTPUT = (".stdout", ".stderr")
 _TREES = ("sessions", "box-memory")
+
+
+def _labels(report: IngestReport) -> dict[str, str]:
+    """What the processes cost, for who looks into the store."""
+    pages = dataclasses.asdict(report.packing)
+    labels = {f"host_{name}": str(number) for name, number in pages.items()}
+    return {
+        **labels,
+        "host_new_bytes": str(report.contents_bytes),
+        "host_stored_bytes": str(report.stored_bytes),
+    }
 
 
 def _private(folder: Path) -> Path:
