@@ -12,6 +12,7 @@ import ctypes as c
 import multiprocessing
 import sys
 import threading
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,10 @@ WORDS = 5000
 START = np.arange(WORDS, dtype=np.uint32)
 
 
+MAKING = threading.Lock()
+"""No thread may free memory of a context in which another captures: all is made before any looks."""
+
+
 class Everything:
     """The objects of one thread, in its current context."""
 
@@ -36,6 +41,9 @@ class Everything:
         upload(self.other, START.tobytes())
         self.wanted = START.copy()
         upload(self.data, self.wanted.tobytes())
+        check(
+            "cuCtxSynchronize"
+        )  # copies of pageable memory may be under way, and our stream does not wait for them
         self.timed = make(driver.Handle, "cuEventCreate", 0)
         self.never = make(driver.Handle, "cuEventCreate", 0)
         check("cuEventRecord", self.timed, self.stream)
@@ -71,9 +79,11 @@ class Everything:
         check("cuMemFree_v2", scratch)
 
 
-def rounds(folder: Path, name: str) -> None:
+def rounds(folder: Path, name: str, made: threading.Barrier) -> None:
     """Looks until told to stop."""
-    everything, number = Everything(), 0
+    with MAKING:
+        everything, number = Everything(), 0
+    made.wait()
     file = folder / f"rounds.{name}"
     while not (folder / "stop").exists():
         everything.look()
@@ -83,18 +93,22 @@ def rounds(folder: Path, name: str) -> None:
     (folder / f"ended.{name}").touch()
 
 
-def run_thread(context: Any, failures: list[BaseException], folder: Path, name: str) -> None:
+def run_thread(
+    context: Any, failures: list[BaseException], folder: Path, name: str, made: threading.Barrier
+) -> None:
     try:
         check("cuCtxSetCurrent", context)
-        rounds(folder, name)
+        rounds(folder, name, made)
     except BaseException as error:
+        traceback.print_exc()
+        made.abort()
         failures.append(error)
         (folder / "stop").touch()
 
 
 def run_child(folder: Path) -> None:
     driver.start()
-    rounds(folder, "child")
+    rounds(folder, "child", threading.Barrier(1))
 
 
 def main() -> None:
@@ -103,8 +117,9 @@ def main() -> None:
     child.start()
     contexts = [driver.start(), driver.start()]
     failures: list[BaseException] = []
+    made = threading.Barrier(3)
     threads = [
-        threading.Thread(target=run_thread, args=(contexts[i % 2], failures, folder, f"thread-{i}"))
+        threading.Thread(target=run_thread, args=(contexts[i % 2], failures, folder, f"thread-{i}", made))
         for i in range(3)
     ]
     for thread in threads:
