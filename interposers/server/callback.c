@@ -31,6 +31,7 @@ void sg_host_records_free(sg_session *session)
         next = record->next;
         if (record->gated)
             (void)hal->gate_open(hal->state, record->gate); /* dropped already: this frees it */
+        sg_host_functions_due(session, -1);
         free(record);
     }
     calls->records = NULL;
@@ -40,10 +41,12 @@ void sg_host_records_free(sg_session *session)
 static void CUDA_CB run_in_rank(void *argument)
 {
     struct sg_host_record *record = argument;
-    sg_host_function_call(record->session, &record->function);
+    sg_session *session = record->session;
+    sg_host_function_call(session, &record->function);
     forget(record);
     if (record->gated)
-        sg_gate_open(record->session, record->gate);
+        sg_gate_open(session, record->gate);
+    sg_host_functions_due(session, -1);
     free(record);
 }
 
@@ -63,6 +66,7 @@ static int32_t gated_call(sg_session *session, struct sg_host_record *record, vo
     record->gated = gated;
     struct sg_calls *calls = record->calls;
     know(record);
+    sg_host_functions_due(session, 1);
     pthread_mutex_lock(&calls->joint);
     int32_t launched = (int32_t)sg_session_driver(session)->cuLaunchHostFunc(stream, run_in_rank, record); /* gone soon */
     error = launched || !gated ? launched : hal->gate_wait(hal->state, gate, stream);
@@ -70,6 +74,7 @@ static int32_t gated_call(sg_session *session, struct sg_host_record *record, vo
     if (launched) {
         forget(record);
         free(record);
+        sg_host_functions_due(session, -1);
         if (gated)
             hal->gate_open(hal->state, gate);
     }

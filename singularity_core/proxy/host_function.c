@@ -26,6 +26,16 @@ void sg_host_function_call(sg_session *s, const struct sg_host_function *functio
     pthread_mutex_unlock(&s->host_lock);
 }
 
+void sg_host_functions_due(sg_session *s, int change) { atomic_fetch_add(&s->host_due, (uint32_t)change); }
+
+int sg_host_functions_run(sg_session *s, uint64_t *through) {
+    pthread_mutex_lock(&s->host_lock);
+    int run = s->host_asked != s->host_through;
+    *through += s->host_through;
+    pthread_mutex_unlock(&s->host_lock);
+    return run || atomic_load(&s->host_due) != 0;
+}
+
 void sg_host_functions_quit(sg_session *s) {
     pthread_mutex_lock(&s->host_lock);
     s->host_quit = 1;

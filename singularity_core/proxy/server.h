@@ -109,6 +109,7 @@ int32_t sg_bulk_send(sg_session *s, uint64_t bytes, sg_chunk each, void *argumen
 /* Returns when the rank has called the function, or calls no more. */
 void sg_host_function_call(sg_session *s, const struct sg_host_function *function);
 void sg_host_functions_quit(sg_session *s); /* lets all go that wait for one */
+void sg_host_functions_due(sg_session *s, int change); /* how many more, or fewer, streams will come to one, or wait at its gate */
 
 /* ---- replay log (replay.c): what it takes to make the session's objects again -------------------- */
 /* create: `request` made `handle` (or a device address) and needs `needs` to exist.  A later destroy

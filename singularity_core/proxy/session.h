@@ -71,6 +71,7 @@ struct sg_session {
     pthread_cond_t host_changed;
     uint32_t host_asked, host_through; /* host functions: how many streams have come to one, and were let go */
     int host_quit;                     /* the rank calls no more */
+    _Atomic uint32_t host_due;         /* host functions that streams will come to, and those whose gate is not open yet */
 
     struct sg_handles handles;
     struct sg_log *log;
@@ -174,6 +175,8 @@ int sg_worker_start(sg_session *session); /* 0 or -errno */
 int32_t sg_worker_execute(struct sg_worker *worker, const struct sg_request *request, struct sg_answer *answer);
 void sg_worker_wake_all(sg_session *session);
 /* For who is no worker and wants no message to run: 1: the lead was vacant and is the caller's now. */
+/* host_function.c: 1: one runs, or is due.  Adds to `through` how many have ended. */
+int sg_host_functions_run(sg_session *s, uint64_t *through);
 int sg_lead_take(sg_session *session);
 void sg_lead_give(sg_session *session);
 

@@ -371,6 +371,18 @@ int sg_server_hold_all(sg_server *server, int on, uint64_t timeout_ns) {
     return held ? 0 : -ETIMEDOUT;
 }
 
+int sg_residency_in_ranks(sg_server *server, uint64_t *through) {
+    struct sg_residency *r = &server->residency;
+    int found = 0;
+    *through = 0;
+    pthread_mutex_lock(&r->lock);
+    for (uint32_t i = 0; i < SG_SLICER_SLOTS; i++) {
+        if (r->sessions[i] != NULL) found |= sg_host_functions_run(r->sessions[i], through);
+    }
+    pthread_mutex_unlock(&r->lock);
+    return found;
+}
+
 int sg_residency_rest(sg_server *server) {
     struct sg_residency *r = &server->residency;
     pthread_mutex_lock(&r->lock);

@@ -27,6 +27,8 @@ void sg_device_leave(struct sg_session *session);
  * or could begin by itself, and from now on no gate opens and nobody enters: nothing changes there until all go on.  Needs the
  * HAL's `settle`. */
 int sg_residency_rest(struct sg_server *server);
+/* Whether a host function of some session is due or runs; `through`: how many have ended. */
+int sg_residency_in_ranks(struct sg_server *server, uint64_t *through);
 int sg_device_resident(const struct sg_session *session);
 /* Whether other sessions use the device too: then what waits must not do so inside of enter and leave. */
 int sg_device_shared(const struct sg_session *session);

@@ -4,8 +4,9 @@
  *   - every session is held, so that nothing new begins;
  *   - the slicer goes on, because results are due to sessions that are not resident;
  *   - ranks go on to call the host functions that their streams come to (layout.h).
- * At rest: no operation is pending, no gate is to be opened, and the device has nothing that could begin by itself.  A host
- * function of a rank may still run: what follows it in its stream waits at a gate.  Only the HAL's `settle` can say that: to
+ * At rest: no operation is pending, no gate is to be opened, and the device has nothing that could begin by itself.  Host
+ * functions of ranks are let come to their end, with what follows them, for calls may wait for that, and a session in a call
+ * cannot be handed over; but one that takes long may still run: what follows it in its stream waits at a gate.  Only the HAL's `settle` can say that: to
  * synchronise one context says nothing of those of the sessions.  Without it a device never rests, so the board says so,
  * and the agent refuses to begin a cut. */
 #include "rest.h"
@@ -18,13 +19,27 @@
 
 #define LOOK_MS 1u
 #define SLEEP_MS 200u
+#define HOST_NS 2000000000ull /* a host function that takes longer may never end */
 
 static uint32_t wanted(sg_server *server) { return sg_load(&sg_engine_board(server->engine)->freeze); }
 
+/* When the ranks' host functions have made progress last, and how many had ended by then. */
+struct in_ranks { uint64_t through, since; };
+
+static int ranks_are_through(sg_server *server, struct in_ranks *seen) {
+    uint64_t through, now = sg_now_ns();
+    if (!sg_residency_in_ranks(server, &through)) return 1;
+    if (through != seen->through || seen->since == 0) *seen = (struct in_ranks){through, now};
+    return now - seen->since > HOST_NS;
+}
+
 static void come_to_rest(sg_server *server, uint32_t number) {
     _Atomic uint32_t *freeze = (_Atomic uint32_t *)&sg_engine_board(server->engine)->freeze;
+    struct in_ranks seen = {0, 0};
     while (wanted(server) == number && !atomic_load(&server->stopping)) {
-        if (sg_server_hold_all(server, 1, LOOK_MS * 5000000u) == 0 && sg_engine_idle(server->engine) && sg_residency_rest(server)) return;
+        if (sg_server_hold_all(server, 1, LOOK_MS * 5000000u) == 0 && sg_engine_idle(server->engine) && ranks_are_through(server, &seen) &&
+            sg_residency_rest(server))
+            return;
         sg_futex_wait(freeze, number, LOOK_MS);
     }
 }

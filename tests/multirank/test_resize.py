@@ -92,6 +92,25 @@ def test_everything_that_a_rank_has_is_carried(tmp_path: Path) -> None:
     assert all((tmp_path / f"ended.{name}").exists() for name in names), stderr
 
 
+def test_host_functions_come_to_their_end_first(tmp_path: Path) -> None:
+    """A rank that waits for a stream in which host functions follow one another, each of them short, can get
+    other proxies at any moment."""
+    process = start_job(
+        PROGRAMS / "host_functions.py",
+        str(tmp_path),
+        ranks=1,
+        devices=2,
+        options=[f"--rdzv-id={tmp_path.name}"],
+    )
+    wait_for([tmp_path / "there"], process)
+    for devices in (1, 2, 1):
+        done = control("resize", tmp_path.name, str(devices))
+        assert done.returncode == 0, done.stderr + done.stdout
+    (tmp_path / "stop").touch()
+    code, _, stderr = finish(process)
+    assert code == 0, stderr
+
+
 @pytest.mark.parametrize(
     ("what", "reason"),
     [
