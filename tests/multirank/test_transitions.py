@@ -21,7 +21,7 @@ SHORT = [Kind.CHECKPOINT, Kind.PREEMPT, Kind.RESIZE]
 LONG = [*SHORT, Kind.KILL, Kind.NOTICE]
 
 
-pytestmark = [pytest.mark.usefixtures("movable"), pytest.mark.long]
+pytestmark = pytest.mark.usefixtures("movable")
 
 
 def chain_of(count: int, seed: int) -> list[Kind]:
