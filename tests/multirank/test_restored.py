@@ -66,7 +66,10 @@ class RestoredJob(Job):
 
 
 def start_resume(
-    store: Path, *options: str, env: dict[str, str] | None = None, launcher: Sequence[str] = (str(CONTROL),)
+    store: Path | str,
+    *options: str,
+    env: dict[str, str] | None = None,
+    launcher: Sequence[str] = (str(CONTROL),),
 ) -> subprocess.Popen[str]:
     environment = {"SINGULARITY_FAKE_MEMORY": "256M", "SINGULARITY_FAKE_DEVICES": "2", **(env or {})}
     process = subprocess.Popen(
