@@ -37,6 +37,14 @@ def no_job_outlives_its_test() -> Iterator[None]:
         assert JOBS.end() == []
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Launchers write down nothing about jobs of tests in the user's home."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def rank_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Environment for ranks: NVRTC found, and caches that start empty and are shared by both modes."""

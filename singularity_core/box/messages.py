@@ -26,7 +26,7 @@ class Message(msgspec.Struct, frozen=True, tag=True):
 
 
 class Share(msgspec.Struct, frozen=True):
-    """A directory below /dev/shm that the box shares with the outside."""
+    """A directory that the box sees, such as one below /dev/shm, which it has otherwise for itself."""
 
     outside: bytes
     inside: bytes
@@ -45,6 +45,8 @@ class Plan(Message, frozen=True):
     shared: list[Share]
     fixed_addresses: bool
     """Without address space randomization."""
+    binds: list[Share] = []
+    """Directories that are seen in the place of others, which must be there."""
     restored: bool = False
     """Its ranks will come from a checkpoint (`RunTool`, `Adopt`): nobody starts any."""
 

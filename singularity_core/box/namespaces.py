@@ -58,6 +58,11 @@ def enter(plan: Plan) -> None:
         # What is mounted outside later appears inside as well, and not the other way round.
         kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_SLAVE)
     before = os.stat(".")
+    for bind in plan.binds:
+        with _step(
+            f"show {os.fsdecode(bind.outside)} as {os.fsdecode(bind.inside)}, which must be a directory"
+        ):
+            kernel.mount(os.fsdecode(bind.outside), os.fsdecode(bind.inside), flags=kernel.MS_BIND)
     _mount_shm(plan.shared)
     _mount_others()
     if not plan.restored:

@@ -9,6 +9,7 @@ from .auto_resume import resume_by_itself
 from .beginning import Beginning
 from .guardian import Guardian
 from .job_directory import JobDirectory
+from .known_stores import forget
 from .processes import allow_open_files, become_subreaper
 from .restore_place import RestorePlace
 from .settings import JobSettings
@@ -61,5 +62,7 @@ def run_attempt(
         for terminal in TERMINALS:  # now that nothing is left, a second signal may end us while we wait
             terminal.drain(_READER_SECONDS if supervisor is not None and supervisor.signalled else None)
     if supervisor.failed:
-        resume_by_itself(settings.checkpoints, settings.lineage or directory.job)
+        resume_by_itself(settings, settings.lineage or directory.job)
+    if code == 0:
+        forget(settings.lineage or directory.job)
     return code

@@ -11,7 +11,7 @@ import sys
 from ..checkpoint.errors import StoreError
 from ..checkpoint.store import Store
 from .report import say
-from .settings import CheckpointSettings
+from .settings import CheckpointSettings, JobSettings
 
 MOST_ATTEMPTS = 3
 """From one checkpoint."""
@@ -19,9 +19,10 @@ _ATTEMPT = "SINGULARITY_RESUMED"
 """Environment: the checkpoint that this process went on from, a colon, and the how many-th time that was."""
 
 
-def resume_by_itself(settings: CheckpointSettings | None, job: str) -> None:
+def resume_by_itself(job_settings: JobSettings, job: str) -> None:
     """Goes on with `job`, as it was called when it began; does not return then.  Nothing of it may be left
     here."""
+    settings = job_settings.checkpoints
     if settings is None or not settings.auto_resume:
         return
     try:
@@ -41,7 +42,10 @@ def resume_by_itself(settings: CheckpointSettings | None, job: str) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     environment = {**os.environ, _ATTEMPT: f"{checkpoint}:{attempt}"}
-    os.execve(sys.executable, _command(settings, checkpoint), environment)
+    command = _command(settings, checkpoint)
+    if job_settings.moved:
+        command += ["--work-directory", job_settings.moved.outside]
+    os.execve(sys.executable, command, environment)
 
 
 def _attempts(checkpoint: str) -> int:

@@ -131,6 +131,7 @@ class BoxedRanks:
                 f"A job box has a {SHM} of its own, so it cannot be the work directory.",
                 remedy="Start the job in a directory below it, or elsewhere.",
             )
+        moved = self._settings.moved
         outside = [work_directory, *([self._settings.log_dir] if self._settings.log_dir else [])]
         below = {path.resolve() for path in outside if SHM in path.resolve().parents}
         shared = {self._directory.path: self._inside} | {path: path for path in below}
@@ -141,6 +142,7 @@ class BoxedRanks:
             address=self._box_settings.address,
             shared=[Share(os.fsencode(path), os.fsencode(shared[path])) for path in sorted(shared)],
             fixed_addresses=self._box_settings.fixed_addresses,
+            binds=[Share(os.fsencode(moved.outside), os.fsencode(moved.inside))] if moved else [],
             restored=self.restored,
         )
 

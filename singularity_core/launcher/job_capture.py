@@ -40,6 +40,7 @@ from .display import size_text
 from .errors import LaunchError, system_error
 from .fleet import FleetChange
 from .job_directory import JobDirectory
+from .known_stores import KnownJob, remember
 from .machine import this_machine
 from .members import RankStarter, RankTree
 from .pausing import Pausing
@@ -269,6 +270,8 @@ class JobCapture:
     def _excludes(self, capture: _Capture) -> Excludes:
         store = capture.order.place.removeprefix("file://")
         own = [] if "://" in store else [os.path.realpath(store)]
+        if moved := self._change.fleet.settings.moved:
+            own += [moved.seen(path) for path in own]
         return Excludes([*own, str(capture.tree.directory)])
 
     # ---- afterwards ------------------------------------------------------------------------------------
@@ -300,6 +303,8 @@ class JobCapture:
         report = ingest(writer, held.images)
         files.finish(writer, self._digests)
         manifest = writer.commit(_labels(report))
+        run_id = self._change.fleet.settings.run_id
+        remember(KnownJob(job=capture.tree.job, run_id=run_id, store=capture.store.place))
         self._said = f"checkpoint {manifest.checkpoint} in {capture.store.place}"
         if not capture.order.preempt:
             self._release(capture)

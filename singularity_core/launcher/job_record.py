@@ -129,13 +129,19 @@ def _describe_settings(settings: JobSettings, box: BoxSettings) -> SettingsRecor
         master_addr=settings.master_addr,
         master_port=settings.master_port,
         role=settings.role,
-        log_dir=None if settings.log_dir is None else _as_text(settings.log_dir.absolute()),
+        log_dir=None if settings.log_dir is None else _log_directory(settings, settings.log_dir),
         grace_seconds=settings.grace_seconds,
         swap_limit=settings.swap_limit,
         slice_wait=settings.slice_wait,
         grid=tuple((one.dp, one.tp, one.pp, one.shard) for one in settings.grid),
         box=BoxRecord(hostname=box.hostname, address=box.address, fixed_addresses=box.fixed_addresses),
     )
+
+
+def _log_directory(settings: JobSettings, path: Path) -> str:
+    """As the ranks name it."""
+    text = _as_text(path.absolute())
+    return text if settings.moved is None else settings.moved.seen(text)
 
 
 def _as_text(path: Path) -> str:

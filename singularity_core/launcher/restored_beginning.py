@@ -20,7 +20,7 @@ from ..barrier.interface import Cut, CutError
 from ..box.errors import BoxUnavailableError
 from ..checkpoint.criu import CriuFound
 from ..checkpoint.errors import StoreError
-from ..checkpoint.files import restored_files, resume_log
+from ..checkpoint.files import PathMapping, restored_files, resume_log
 from ..checkpoint.host import HostImageError, restore
 from ..checkpoint.job.sessions import take_memory
 from ..checkpoint.job.trees import take_tree
@@ -32,6 +32,7 @@ from .errors import LaunchError, system_error
 from .job_capture import IMAGES
 from .job_record import JobRecord
 from .restored_ranks import RestoredRanks
+from .settings import JobSettings
 
 _ANOTHER = "Resume another checkpoint (`singularity-ctl checkpoints` lists them)."
 _DRY_RUN = "`singularity-ctl resume --dry-run` looks what stands in the way."
@@ -44,6 +45,12 @@ class Checkpoint:
     store: Store
     name: str
     record: JobRecord
+
+
+def path_mapping(settings: JobSettings) -> PathMapping:
+    """Where the files of a job are."""
+    moved = settings.moved
+    return PathMapping([(moved.inside, moved.outside)] if moved else [])
 
 
 class _StoppedError(Exception):
@@ -116,7 +123,8 @@ class RestoredBeginning:
                 stage.give_up()
                 self.ranks.close()
 
-        files = restored_files(reader, workspace=self._workspace)
+        mapping = path_mapping(stage.settings)
+        files = restored_files(reader, workspace=self._workspace, mapping=mapping)
         self._beside(stage, reader, files.__enter__)
         stack.push(files)
         stack.push(end)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
+from pathlib import Path
 
 import click
 
 from ..checkpoint.criu import CriuFound, CriuUnavailableError, find_criu
 from ..checkpoint.errors import StoreError
-from ..checkpoint.files import PathMapping, differences, read_file_list
+from ..checkpoint.files import differences, read_file_list
 from ..checkpoint.manifest import Manifest
 from ..checkpoint.store import Store
 from .attempt import run_attempt
@@ -17,25 +19,32 @@ from .checkpoint_options import checkpoint_options, checkpoint_settings
 from .display import json_option, print_json
 from .errors import LaunchError
 from .job_directory import JobDirectory, create_job_directory, sweep_stale_jobs
-from .job_record import OBJECT, decode_record, misfits, settings_of
+from .job_record import OBJECT, JobRecord, decode_record, misfits, settings_of
+from .known_stores import find_known
 from .machine import Misfit, this_machine
 from .probe import BackendFacts, probe_backend
 from .processes import job_members
 from .report import say
 from .restore_place import take_restore_place
-from .restored_beginning import Checkpoint, RestoredBeginning
+from .restored_beginning import Checkpoint, RestoredBeginning, path_mapping
 from .restored_ranks import RestoredRanks
-from .settings import CheckpointSettings, JobSettings
+from .settings import CheckpointSettings, JobSettings, MovedDirectory
 from .sharing import Placement, place_again
 from .store_verbs import open_store
 
 
 @click.command()
-@click.argument("store")
+@click.argument("store", metavar="STORE|JOB")
 @click.argument("checkpoint", required=False)
 @click.option("--job", help="The newest checkpoint of this job.  [default: the newest of all]")
 @click.option(
     "--devices", type=click.IntRange(1), help="Physical devices to use.  [default: as many as before]"
+)
+@click.option(
+    "--work-directory",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    metavar="DIR",
+    help="Go on in DIR: what the job has below its work directory is put there, and seen where it was.",
 )
 @click.option("--dry-run", is_flag=True, help="Only say whether anything stands in the way.")
 @checkpoint_options(click.option)
@@ -45,19 +54,23 @@ def resume(
     checkpoint: str | None,
     job: str | None,
     devices: int | None,
+    work_directory: Path | None,
     dry_run: bool,
     as_json: bool,
     **options: object,
 ) -> None:
-    """Go on with the job in a CHECKPOINT of STORE, as its launcher: like singularity-run, with the same exit
-    codes.
+    """Go on with the job in a CHECKPOINT of STORE, or with a JOB that was checkpointed here, as its launcher:
+    like singularity-run, with the same exit codes.
 
     Its ranks go on where they stood, in a new box, on this machine's devices.  With --dry-run, and --json,
     exit code 1 when it could not."""
     checkpoints = checkpoint_settings(dict(options))
     try:
+        if "://" not in store and not Path(store).is_dir():
+            known = find_known(store)
+            store, job = known.store, job or known.job
         source = _find(open_store(store), checkpoint, job)
-        plan = _Plan.make(source, devices, checkpoints)
+        plan = _Plan.make(source, devices, checkpoints, work_directory)
         if dry_run:
             sys.exit(_report(plan, as_json))
         sys.exit(plan.run())
@@ -81,6 +94,15 @@ def _find(store: Store, checkpoint: str | None, job: str | None) -> Checkpoint:
     return Checkpoint(store, checkpoint, record)
 
 
+def _move(settings: JobSettings, record: JobRecord, work_directory: Path | None) -> JobSettings:
+    """In another work directory."""
+    if work_directory is None or str(work_directory.resolve()) == record.work_directory:
+        return settings
+    moved = MovedDirectory(record.work_directory, str(work_directory.resolve()))
+    log_dir = None if settings.log_dir is None else Path(moved.found(str(settings.log_dir)))
+    return dataclasses.replace(settings, moved=moved, log_dir=log_dir)
+
+
 _LIST = "`singularity-ctl checkpoints {}` lists what there is."
 
 
@@ -99,7 +121,11 @@ class _Plan:
 
     @classmethod
     def make(
-        cls, checkpoint: Checkpoint, devices: int | None, checkpoints: CheckpointSettings | None
+        cls,
+        checkpoint: Checkpoint,
+        devices: int | None,
+        checkpoints: CheckpointSettings | None,
+        work_directory: Path | None,
     ) -> _Plan:
         """`LaunchError` when so many devices cannot be had."""
         record = checkpoint.record
@@ -109,7 +135,7 @@ class _Plan:
         except LaunchError as error:
             facts = error
         available = record.settings.devices if isinstance(facts, LaunchError) else facts.device_count
-        settings = settings_of(record, available=available)
+        settings = _move(settings_of(record, available=available), record, work_directory)
         if devices is not None or settings.devices > available:
             settings = place_again(settings, devices or available)
         criu: CriuFound | CriuUnavailableError
@@ -121,16 +147,23 @@ class _Plan:
 
     def obstacles(self) -> list[Misfit]:
         """What stands in the way, but for files."""
-        devices = sorted(set(self.settings.device_of_ordinal))
+        devices, moved = sorted(set(self.settings.device_of_ordinal)), self.settings.moved
         found = misfits(self.checkpoint.record, this_machine(), self.facts, devices)
         if isinstance(self.criu, CriuUnavailableError):
             found.append(Misfit(self.criu.cause, self.criu.remedy))
+        if moved and not os.path.isdir(moved.inside):
+            found.append(
+                Misfit(
+                    f"There is no directory {moved.inside} here, where the job will see {moved.outside}.",
+                    f"Make an empty one (mkdir -p {moved.inside}).",
+                )
+            )
         return found
 
     def missing_files(self) -> list[str]:
         """What of the files that do not travel is not here as it was."""
         with self.checkpoint.store.read(self.checkpoint.name) as reader:
-            return differences(read_file_list(reader), PathMapping())
+            return differences(read_file_list(reader), path_mapping(self.settings))
 
     def sharing(self) -> str:
         """Who would share a device."""

@@ -41,6 +41,29 @@ class BoxSettings:
 
 
 @dataclass(frozen=True)
+class MovedDirectory:
+    """The work directory of a job that was resumed in another: its ranks see that under the old name."""
+
+    inside: str
+    """As the job names it."""
+    outside: str
+    """Where it is."""
+
+    def seen(self, path: str) -> str:
+        """What the job calls a path of ours."""
+        return self._exchange(path, self.outside, self.inside)
+
+    def found(self, path: str) -> str:
+        """Where a path of the job is."""
+        return self._exchange(path, self.inside, self.outside)
+
+    @staticmethod
+    def _exchange(path: str, old: str, new: str) -> str:
+        below = path == old or path.startswith(old.rstrip("/") + "/")
+        return new.rstrip("/") + path[len(old.rstrip("/")) :] if below else path
+
+
+@dataclass(frozen=True)
 class CheckpointSettings:
     """When a job is checkpointed by itself."""
 
@@ -90,6 +113,8 @@ class JobSettings:
     """None: ranks run on the machine as it is."""
     checkpoints: CheckpointSettings | None = None
     """None: only when somebody asks for one."""
+    moved: MovedDirectory | None = None
+    """None: the work directory is where it was when the job began."""
     lineage: str = ""
     """The internal name that the job had when it began, if it was resumed since: its checkpoints bear it."""
 

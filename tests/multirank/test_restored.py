@@ -3,6 +3,7 @@ ends as if it had never been interrupted."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from singularity_core.checkpoint.store import Store
 
 from ..launched import MARK
 from .endless_job import CONTROL, Job, agree
-from .jobs import JOBS, finish
+from .jobs import JOBS, finish, start_job
 
 PREEMPTED = 85
 KILLING = [sys.executable, "-P", str(Path(__file__).parent / "killing_resume.py")]
@@ -204,7 +205,7 @@ def test_what_does_not_fit_is_refused_by_name(preempted: RestoredJob, tmp_path: 
     assert (
         f"{tmp_path / 'empty'}: there is no checkpoint" in control("resume", str(tmp_path / "empty")).stderr
     )
-    assert f"{missing}: there is no store" in control("resume", str(missing)).stderr
+    assert f"{missing}: there is no store, and no job" in control("resume", str(missing)).stderr
     goes_on(preempted)
 
 
@@ -265,3 +266,54 @@ def test_a_job_that_runs_is_not_resumed_beside_itself(tmp_path: Path) -> None:
         job.start_again()
         job.until(max(job.steps()) + 2)
     job.stop()
+
+
+WALKER = """
+import os, time
+from pathlib import Path
+log, number = open(Path.cwd() / "log", "a", buffering=1), 0
+while not Path("stop").exists():
+    number += 1
+    log.write(f"{number}\\n")
+    Path("own").write_text(os.getcwd())
+    time.sleep(0.01)
+print("ends in", os.getcwd(), flush=True)
+"""
+
+
+def lines_of(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def until_longer(path: Path, lines: int) -> None:
+    deadline = time.monotonic() + 60
+    while len(lines_of(path)) <= lines:
+        assert time.monotonic() < deadline, path
+        time.sleep(0.01)
+
+
+def test_a_job_goes_on_in_another_work_directory(tmp_path: Path) -> None:
+    """It finds that under the old name, and writes nothing to the old one any more; a second time, by its id
+    instead of its store, too."""
+    places = [tmp_path / name for name in ("first", "second", "third")]
+    for place in places:
+        place.mkdir()
+    script, store = places[0] / "walker.py", tmp_path / "store"
+    script.write_text(WALKER)
+    name = tmp_path.name
+    process = start_job(script, ranks=1, devices=1, options=["--box", f"--rdzv-id={name}"])
+    for old, new in itertools.pairwise(places):
+        until_longer(old / "log", len(lines_of(old / "log")) + 5)
+        done = control("preempt", "--to", str(store), name)
+        assert done.returncode == 0, done.stderr
+        assert finish(process)[0] == PREEMPTED
+        before = lines_of(old / "log")
+        process = start_resume(name if new is places[2] else store, "--work-directory", str(new))
+        until_longer(new / "log", len(before) + 5)
+        assert lines_of(old / "log") == before
+        assert lines_of(new / "log")[: len(before)] == before
+    (places[2] / "stop").touch()
+    code, stdout, stderr = finish(process)
+    assert (code, stdout) == (0, f"ends in {places[0]}\n"), stderr
+    lines = lines_of(places[2] / "log")
+    assert lines == [str(number + 1) for number in range(len(lines))]
