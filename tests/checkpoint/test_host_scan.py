@@ -229,6 +229,36 @@ def test_a_session_of_another(start: Start) -> None:
         assert f"its {kind} is led by process {parent.pid}, which is not part of the job" in found
 
 
+def test_a_file_that_lost_its_first_name(start: Start, tmp_path: Path) -> None:
+    """One on a disk, open or mapped, that has another name is refused: CRIU would want it back where the dump
+    was made.  One that has no name at all is carried."""
+    if os.statvfs(tmp_path).f_fsid == os.statvfs("/dev/shm").f_fsid:
+        pytest.skip("needs temporary files on a disk")
+    lines = f"""
+import mmap
+for name in ("open", "mapped", "nameless"):
+    file = open("{tmp_path}/" + name, "w+b")
+    file.write(b"x" * mmap.PAGESIZE)
+    file.flush()
+    if name != "nameless":
+        os.link(file.name, file.name + ".other")
+    os.unlink(file.name)
+    if name == "open":
+        kept = file
+    elif name == "mapped":
+        memory = mmap.mmap(file.fileno(), mmap.PAGESIZE)
+    else:
+        also_kept = file
+    if name == "mapped":
+        file.close()
+        memory[0]
+"""
+    found = verdicts(start(lines).pid)
+    for what in (r"descriptor \d+ \(.*/open \(deleted\)\)", r"the mapping at \S+ \(.*/mapped \(deleted\)\)"):
+        assert any(re.match(what + " lost the name", it) for it in found), found
+    assert not any("nameless" in it for it in found), found
+
+
 def test_a_traced_process(start: Start) -> None:
     """A debugger is named."""
     process = start("")

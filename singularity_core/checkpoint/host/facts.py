@@ -34,6 +34,8 @@ class Descriptor:
     writable: bool = False
     unlinked: bool = False
     """No name leads to the file any more."""
+    renamed: bool = False
+    """The name that it was opened by is gone, and it has another."""
     in_memory: bool = False
     """It has a name in a file system in memory, of whose contents CRIU dumps nothing."""
     device: Identity = (0, 0)
@@ -54,6 +56,7 @@ class Mapping:
     shared: bool
     writable: bool
     unlinked: bool = False
+    renamed: bool = False
     in_memory: bool = False
     """As for a descriptor."""
 

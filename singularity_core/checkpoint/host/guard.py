@@ -34,6 +34,10 @@ _OWN_TERMINAL = (5, 0)
 """/dev/tty: whichever the process has."""
 _TERMINALS = frozenset({4, 5, 229, *range(136, 144), 204})
 _PTS_MAJORS = range(136, 144)
+_RENAMED = (
+    "lost the name that it was opened by and has another, which CRIU restores only where the dump was made",
+    "Close it before the checkpoint, or let the program open it by a name that stays.",
+)
 _SHARED_MEMORY_REMEDY = (
     "End that process, or start it as part of the job; files that are known to be shared can be allowed by "
     "path."
@@ -136,6 +140,8 @@ class _Judgement:
         elif descriptor.type is FileType.REGULAR and not self._is_allowed(descriptor.target):
             if descriptor.target.startswith(("/dmabuf:", "/secretmem")):
                 yield "is memory that only its driver can read", "Close it before the checkpoint."
+            elif descriptor.renamed and not descriptor.in_memory:
+                yield _RENAMED
             elif descriptor.unlinked or descriptor.target.startswith("/memfd:"):
                 yield from self._shared_with(
                     descriptor.identity, "has no name and would come back as a private copy"
@@ -251,6 +257,8 @@ class _Judgement:
                 "is System V shared memory, which any process of the machine may use",
                 "Start the job in its box, or in an IPC namespace of its own (unshare --ipc).",
             )
+        elif mapping.renamed:
+            yield _RENAMED
         elif mapping.shared:
             yield from self._shared_with(mapping.identity, "is shared memory")
 

@@ -134,6 +134,7 @@ def _read_descriptors(folder: Path, in_memory: Collection[Identity]) -> Iterator
             identity=(found.st_dev, found.st_ino),
             writable=_is_writable(info),
             unlinked=unlinked,
+            renamed=kind is FileType.REGULAR and not unlinked and target.endswith(_DELETED),
             in_memory=kind is FileType.REGULAR
             and not unlinked
             and (os.major(found.st_dev), os.minor(found.st_dev)) in in_memory,
@@ -160,8 +161,19 @@ def _read_mappings(folder: Path, in_memory: Collection[Identity]) -> Iterator[Ma
             shared=shared,
             writable=permissions[1] == "w",
             unlinked=path.endswith(_DELETED),
+            renamed=path.endswith(_DELETED) and _has_a_name(folder, span, in_memory),
             in_memory=not path.endswith(_DELETED) and (int(major, 16), int(minor, 16)) in in_memory,
         )
+
+
+def _has_a_name(folder: Path, span: str, in_memory: Collection[Identity]) -> bool:
+    """Whether the file of a mapping has one, on a disk."""
+    start, _, end = span.partition("-")
+    try:
+        found = os.stat(folder / "map_files" / f"{int(start, 16):x}-{int(end, 16):x}")
+    except OSError:
+        return False
+    return found.st_nlink > 0 and (os.major(found.st_dev), os.minor(found.st_dev)) not in in_memory
 
 
 def _identity_of_mapping(folder: Path, span: str, otherwise: Identity) -> Identity:
