@@ -27,6 +27,8 @@ class Output(abc.ABC):
         self._prefix = prefix.encode()
         self._partial = b""
         self._tail: deque[bytes] = deque(maxlen=TAIL_LINES)
+        self.muted = False
+        """What comes from now on is what had to come, and is not shown."""
 
     @property
     def tail(self) -> list[str]:
@@ -46,6 +48,8 @@ class Output(abc.ABC):
         lines = (self._partial + data).split(b"\n")
         self._partial = lines.pop()[-(1 << 20) :]
         self._tail.extend(lines)
+        if self.muted:
+            return
         if not self._prefix:
             self._terminal.write(data)
         elif lines:
@@ -53,7 +57,7 @@ class Output(abc.ABC):
 
     def _show_end(self) -> None:
         """A last line may lack its end."""
-        if self._prefix and self._partial:
+        if self._prefix and self._partial and not self.muted:
             self._terminal.write(self._prefix + self._partial + b"\n")
 
 

@@ -108,7 +108,7 @@ class Supervisor:
             start_proxy=self._start_proxy,
         )
         self._resizing = Resizing(self._pausing, self._change)
-        self._preempted = False
+        self._preempted = self._begun = False
         self._capture = JobCapture(
             self._change,
             beginning.ranks,
@@ -159,7 +159,7 @@ class Supervisor:
 
     def _start_and_wait(self) -> None:
         cut = self._beginning.begin(self._stage())
-        self._phase = ""
+        self._phase, self._begun = "", not self._stopping
         if self._settings.proxied:
             fleet = self._fleet
             self._pausing.enable(lambda: self._make_cut(fleet.exchange, len(fleet.devices)))
@@ -230,6 +230,9 @@ class Supervisor:
 
     def _let_end(self) -> None:
         self._preempted = self._ending = True
+        for member in self._members:
+            if member.kind is Kind.BOX:
+                member.errors.muted = True
 
     @property
     def _ranks(self) -> list[Member]:
@@ -248,7 +251,7 @@ class Supervisor:
         return self._failure is not None or bool(self._signals) or self._preempted
 
     def _exit_code(self) -> int:
-        if self._preempted:
+        if self._preempted or self._can_still_be_resumed():
             return EXIT_PREEMPTED
         if self._failure is not None:
             say("\n".join(describe_failure(self._failure)))
@@ -256,6 +259,11 @@ class Supervisor:
         if self._signals:
             return 128 + self._signals[0]
         return 0
+
+    def _can_still_be_resumed(self) -> bool:
+        """Whether it got a notice before it had gone on from its checkpoint, which is as good as ever."""
+        noticed = self._settings.checkpoints is not None and self._signals[:1] == [signal.SIGTERM]
+        return noticed and not self._begun and self._beginning.session_bytes is not None
 
     def _why_it_ends(self) -> str:
         if self._failure is not None:
