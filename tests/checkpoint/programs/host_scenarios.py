@@ -393,10 +393,12 @@ def refuses_what_moved(place: Path) -> None:
         for each in process.descriptors
         if each.target == f"socket:[{inode}]"
     )
-    lines = f"""import ctypes, os, socket
+    lines = f"""import ctypes, fcntl, os, socket, struct, termios
 process = os.pidfd_open({holder})
 end = socket.socket(fileno=ctypes.CDLL(None).syscall({PIDFD_GETFD}, process, {number}, 0))
 end.send(b"x")
+while struct.unpack("i", fcntl.ioctl(end, termios.TIOCOUTQ, bytes(4)))[0]:
+    pass  # until it has arrived
 """
     (place / "send.py").write_text(lines)
     sender = script(place, f"{sys.executable} {place / 'send.py'}")

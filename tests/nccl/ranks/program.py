@@ -29,6 +29,7 @@ from rank import (
     equal,
     group,
     make,
+    meet,
     read,
     settle,
     settle_failed,
@@ -381,6 +382,7 @@ def ends_after_a_fault(comm: Any) -> None:
     assert driver.launch(driver.function(), nowhere, count, by, stream=own) == 0
     do("AllReduce", a, a, 100, 7, 0, comm, own)
     do("AllReduce", a, a, 100, 7, 0, second, own)
+    meet("issued")  # before, one's end could be told to another in the call
     go.set()
     ask("CommFinalize", comm)  # not always an error: another rank's end may be told first
     ask("CommDestroy", second)
