@@ -50,19 +50,24 @@ class Schedule:
         self._notice, self._due = True, math.inf
         return True
 
+    @property
+    def noticed(self) -> bool:
+        """Whether it was given, and taken to heart."""
+        return self._notice
+
     def next_tick(self, now: float) -> float | None:
         """Seconds until `tick` is due; None: never."""
         if self._notice and self._running:
             return POLL_SECONDS
         if self._due == math.inf:
             return None
-        return max(POLL_SECONDS if self._checkpointing.busy else 0.0, self._due - now)
+        return max(0.0 if self._can_begin() else POLL_SECONDS, self._due - now)
 
     def tick(self, now: float) -> None:
         """Asks for what is due."""
         if self._notice and self._running:
             self._preempt(now)
-        elif now >= self._due and not self._checkpointing.busy:
+        elif now >= self._due and self._can_begin():
             settings = self._settings
             assert settings is not None
             assert settings.every is not None
@@ -70,13 +75,15 @@ class Schedule:
             order = CheckpointOrder(settings.place, CUT_SECONDS, keep=settings.keep)
             self._checkpointing.checkpoint(order, now, self._told)
 
+    def _can_begin(self) -> bool:
+        """Whether the next one is worth while: of a paused job nothing changes."""
+        return not self._checkpointing.busy and self._pausing.state is not PauseState.PAUSED
+
     def _preempt(self, now: float) -> None:
-        """Whatever else is under way ends first; a pause is ended."""
+        """Whatever else is under way ends first."""
         if self._checkpointing.busy or self._pausing.refusal:
             return
-        if self._pausing.state is PauseState.PAUSED:
-            self._pausing.resume(now, lambda _: None)
-        elif self._pausing.state is PauseState.RUNNING:
+        if self._pausing.state in (PauseState.RUNNING, PauseState.PAUSED):
             assert self._settings is not None
             self._running = False
             order = CheckpointOrder(self._settings.place, CUT_SECONDS, preempt=True, keep=self._settings.keep)

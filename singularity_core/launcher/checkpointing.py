@@ -9,7 +9,7 @@ really happens to processes is `CheckpointSteps`.
 
 A checkpoint is copied while the job stands still, and stored when it runs again.  A preempted job stands
 still until the checkpoint is committed: whatever goes wrong before, it goes on as if nobody had asked.  Then
-it is ended."""
+it is ended.  A job that was paused before is copied where it stands, and stays paused."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class Checkpointing:
 
     def checkpoint(self, order: CheckpointOrder, now: float, told: Told) -> None:
         """Asks for one."""
-        self._sequence.start(self._parts(order), self._steps.report, now, told)
+        self._sequence.start(self._parts(order), self._steps.report, now, told, also_paused=True)
 
     def _parts(self, order: CheckpointOrder) -> list[Part[CheckpointState]]:
         steps, states = self._steps, CheckpointState

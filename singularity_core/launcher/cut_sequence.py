@@ -7,7 +7,8 @@ and what really happens is behind `Step.begin`.
     (the job runs)                  (it stands still)                  (it runs again)
 
 Until `LetGo` nobody else pauses the job or lets it go on.  When anything fails, or is late, what was done is
-undone and the job goes on as before.  A sequence without `LetGo` leaves the job where it stands."""
+undone and the job goes on as before.  A sequence without `LetGo` leaves the job where it stands; so does any
+sequence of a job that was paused before."""
 
 from __future__ import annotations
 
@@ -84,24 +85,35 @@ class CutSequence(Generic[S]):
         """Whether the first of the parts is under way; else it is to be begun at the next tick."""
         self._standing = False  # at the cut, or on the way there
         self._gone = False  # the job was let go
+        self._stays = False  # it was paused before, and will be
 
     @property
     def busy(self) -> bool:
         """Whether one is under way."""
         return self._told is not None
 
-    def start(self, parts: Sequence[Part[S]], message: Callable[[], str], now: float, told: Told) -> None:
+    def start(
+        self,
+        parts: Sequence[Part[S]],
+        message: Callable[[], str],
+        now: float,
+        told: Told,
+        *,
+        also_paused: bool = False,
+    ) -> None:
         """Begins; `message` is what is told at the end.  Refused while one is under way, or the job does not
-        run."""
+        run; `also_paused`: nor is it paused."""
         if why := self._holder if self.busy else self._pausing.refusal:
             told(self._outcome(False, why))
             return
-        if self._pausing.state is not PauseState.RUNNING:
+        stays = also_paused and self._pausing.state is PauseState.PAUSED
+        if self._pausing.state is not PauseState.RUNNING and not stays:
             why = f"it is {self._pausing.state.value}: let it go on first (`singularity-ctl continue`)"
             told(self._outcome(False, why))
             return
         self._parts, self._message, self._told = list(parts), message, told
         self._begun = self._standing = self._gone = False
+        self._stays = stays
         self._pausing.hold(self._holder)
         self._try(self._begin, now)
 
@@ -149,7 +161,10 @@ class CutSequence(Generic[S]):
                 self._pausing.hold("")
                 if cut is not None:
                     self._pausing.exchange(cut)
-                self._pausing.resume(now, self._released)
+                if self._stays:
+                    self._released(self._outcome(True, ""))
+                else:
+                    self._pausing.resume(now, self._released)
 
     def _look(self, now: float) -> None:
         step = self._parts[0]
@@ -209,10 +224,11 @@ class CutSequence(Generic[S]):
 
     def _give_up(self, why: str, now: float) -> None:
         self._undo()
-        gone, standing = self._gone, self._standing
+        gone, standing = self._gone, self._standing and not self._stays
         if not gone:
             self._pausing.hold("")
-        self._end(False, f"{why.rstrip('.')}; the job goes on as before")
+        as_before = "is paused" if self._stays else "goes on"
+        self._end(False, f"{why.rstrip('.')}; the job {as_before} as before")
         if standing:
             self._pausing.resume(now, lambda _: None)
 
@@ -222,4 +238,4 @@ class CutSequence(Generic[S]):
             told(self._outcome(ok, message))
 
     def _outcome(self, ok: bool, message: str) -> Outcome:
-        return Outcome(ok, PauseState.RUNNING if ok else self._pausing.state, message)
+        return Outcome(ok, PauseState.RUNNING if ok and not self._stays else self._pausing.state, message)

@@ -84,6 +84,21 @@ def test_a_slow_one_is_not_joined_by_the_next() -> None:
     assert wait > 0.0
 
 
+def test_of_a_paused_job_none_is_taken() -> None:
+    """The one that is due is taken when it goes on, and the schedule does not spin until then."""
+    clock = Clock(EVERY)
+    clock.job.pause()
+    clock.turn()
+    clock.turn(60.0)
+    assert not clock.job.checkpointing.busy
+    wait = clock.schedule.next_tick(clock.job.now)
+    assert wait is not None
+    assert wait > 0.0
+    clock.job.go_on()
+    clock.wait()
+    assert clock.job.steps.committed
+
+
 def test_a_notice_preempts_the_job() -> None:
     """Also one that is paused, or is just being checkpointed; a second notice is for others to obey."""
     for before in (lambda job: None, Job.pause, Job.checkpoint):

@@ -268,6 +268,29 @@ def test_a_stored_checkpoint_does_not_hold_up_the_job() -> None:
     assert job.answers[0][0].ok
 
 
+def test_a_paused_job_is_copied_where_it_stands() -> None:
+    """It stays paused, also when something goes wrong, until somebody lets it go on."""
+    job = Job()
+    job.pause()
+    job.go()
+    job.checkpoint()
+    job.go_on()
+    assert "being checkpointed" in job.answers[2][0].message
+    for _ in range(5):
+        job.go()
+    assert job.checkpointing.state is STATES.STORING
+    job.go()
+    assert (job.answers[1][0].ok, job.answers[1][0].state) == (True, PauseState.PAUSED)
+    job.preempt()
+    job.go()
+    job.fail()
+    assert job.answers[3][0].message == "it went wrong; the job is paused as before"
+    assert (job.pausing.state, job.cut.held, job.cut.begun) == (PauseState.PAUSED, True, 1)
+    job.go_on()
+    job.go()
+    assert (job.answers[4][0].ok, job.pausing.state) == (True, PauseState.RUNNING)
+
+
 def test_a_look_stops_nobody() -> None:
     """A dry run says what it found, and no rank stands still for it."""
     job = Job()

@@ -18,7 +18,7 @@ from .transitions import Job, Kind, Program, transitions_change_nothing
 
 PROGRAMS = Path(__file__).parent / "programs"
 SHORT = [Kind.CHECKPOINT, Kind.PREEMPT, Kind.RESIZE]
-LONG = [*SHORT, Kind.KILL, Kind.NOTICE]
+LONG = [*SHORT, Kind.PAUSED, Kind.KILL, Kind.NOTICE]
 
 
 pytestmark = pytest.mark.usefixtures("movable")
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("movable")
 
 def chain_of(count: int, seed: int) -> list[Kind]:
     """So many, of all kinds."""
-    return random.Random(seed).choices(LONG, weights=[3, 3, 3, 1, 1], k=count)
+    return random.Random(seed).choices(LONG, weights=[3, 3, 3, 1, 1, 1], k=count)
 
 
 # ---- programs ----------------------------------------------------------------------------------------------
@@ -167,13 +167,20 @@ def test_a_single_rank_trains_as_if_alone(single_rank: Program, tmp_path: Path) 
 def test_threads_in_c_do_not_notice(c_threads: Program, tmp_path: Path) -> None:
     """A program on the driver API, some of whose threads wait while others compute; the tenth checkpoint of a
     process works as the first does, also in one that was restored."""
-    kinds = [*[Kind.CHECKPOINT] * 3, Kind.PREEMPT, *[Kind.CHECKPOINT] * 7, Kind.RESIZE, Kind.PREEMPT]
+    kinds = [
+        *[Kind.CHECKPOINT] * 3,
+        Kind.PREEMPT,
+        *[Kind.CHECKPOINT] * 7,
+        Kind.RESIZE,
+        Kind.PREEMPT,
+        Kind.PAUSED,
+    ]
     transitions_change_nothing(c_threads, tmp_path, kinds, 1)
 
 
 def test_data_parallel_training_does_not_notice(data_parallel: Program, tmp_path: Path) -> None:
     """Losses, weights, logs, order of data and saved files of four ranks are the same bits."""
-    transitions_change_nothing(data_parallel, tmp_path, [Kind.RESIZE, Kind.PREEMPT], 1)
+    transitions_change_nothing(data_parallel, tmp_path, [Kind.RESIZE, Kind.PREEMPT, Kind.PAUSED], 1)
 
 
 @pytest.mark.long

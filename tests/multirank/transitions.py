@@ -33,6 +33,8 @@ class Kind(enum.Enum):
 
     CHECKPOINT = "checkpoint"
     """It goes on."""
+    PAUSED = "checkpoint while paused"
+    """Twice in one pause; then it goes on."""
     PREEMPT = "preempt"
     """It ends, and is resumed in another box."""
     NOTICE = "notice"
@@ -185,6 +187,7 @@ class Chain:
         """All of them."""
         do = {
             Kind.CHECKPOINT: self._checkpoint,
+            Kind.PAUSED: self._paused,
             Kind.PREEMPT: self._preempt,
             Kind.NOTICE: self._notice,
             Kind.RESIZE: self._resize,
@@ -202,6 +205,15 @@ class Chain:
 
     def _checkpoint(self, _: Transition) -> None:
         self._job.must("checkpoint", self._job.name, "--to", str(self._store), "--keep", "3")
+
+    def _paused(self, transition: Transition) -> None:
+        job = self._job
+        job.must("pause", job.name)
+        self._checkpoint(transition)
+        self._checkpoint(transition)
+        status = job.control("status", job.name).stdout
+        assert "paused" in status, job.complaint(status)
+        job.must("continue", job.name)
 
     def _resize(self, transition: Transition) -> None:
         self._job.must("resize", self._job.name, str(transition.devices))
