@@ -397,8 +397,12 @@ class Supervisor:
             if number == signal.SIGTERM and not self._stopping and self._schedule.notice():
                 say("got SIGTERM; taking a checkpoint before the job ends (once more to end it without)")
                 continue
-            self._signals.append(number)
             name = signal.Signals(number).name
+            if self._schedule.noticed and not self._stopping:  # what the notice promised
+                say(f"got {name} after the notice; killing the ranks")
+                self._signals += [number, number]
+                continue
+            self._signals.append(number)
             if len(self._signals) == 1:
                 say(f"got {name}; stopping the ranks (once more to kill them)")
 
