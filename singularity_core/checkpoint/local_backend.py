@@ -2,7 +2,9 @@
 
 A file gets its name only when its contents are on the disk, and in one step: `linkat` from an unnamed file
 where the file system has those (nothing is left when the process dies), else `link` or `rename` from
-``partial/``.  Names are made durable together, by `make_durable`: that is when order matters."""
+``partial/``.  Names are made durable together, by `make_durable`: that is when order matters.
+
+Files and folders are for this user alone, for they hold the memory of processes."""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ class LocalBackend:
         target = self._root / key
         self._make_folder(target.parent)
         try:
-            descriptor = os.open(target.parent, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o666)
+            descriptor = os.open(target.parent, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
         except OSError as error:
             if error.errno not in _NO_UNNAMED_FILES:
                 raise
@@ -128,7 +130,7 @@ class LocalBackend:
         """A named file with these contents, on the disk; gone afterwards, unless renamed."""
         path = self._root / PARTIAL / secrets.token_hex(16)
         self._make_folder(path.parent)
-        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
         try:
             try:
                 _write(descriptor, data)
@@ -153,7 +155,9 @@ class LocalBackend:
     def _make_folder(self, folder: Path) -> None:
         if folder.is_dir():
             return
-        folder.mkdir(parents=True, exist_ok=True)
+        missing = [each for each in (folder, *folder.parents) if not each.exists()]
+        for each in reversed(missing):
+            each.mkdir(mode=0o700 if each.is_relative_to(self._root) else 0o777, exist_ok=True)
         with self._lock:
             self._dirty.update(above for above in folder.parents if above.is_relative_to(self._root))
             self._dirty.add(self._root.parent)

@@ -57,10 +57,16 @@ class Store:
 
         What the checkpoints in `bases` hold is not stored again; by default that of the job's newest."""
         self._catalogue.prepare()
+        newest = self.checkpoints(job)[:1]
         if bases is None:
-            bases = [manifest.checkpoint for manifest in self.checkpoints(job)[:1]]
+            bases = [manifest.checkpoint for manifest in newest]
         return CheckpointWriter(
-            self._catalogue, job, bases=bases, threads=self._threads, chunk_bytes=self._chunk_bytes
+            self._catalogue,
+            job,
+            bases=bases,
+            threads=self._threads,
+            chunk_bytes=self._chunk_bytes,
+            after_ns=newest[0].created_ns if newest else 0,
         )
 
     def checkpoints(self, job: str | None = None) -> list[Manifest]:

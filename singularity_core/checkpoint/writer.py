@@ -53,12 +53,15 @@ class CheckpointWriter:
         bases: Iterable[str],
         threads: int,
         chunk_bytes: int,
+        after_ns: int = 0,
     ) -> None:
+        """`after_ns`: when the job's newest checkpoint was made.  This one is newer, whatever the clock says:
+        it may be another machine's, or have been set back."""
         self._catalogue = catalogue
         self._backend = catalogue.backend
         self._job = job
         self._chunk_bytes = chunk_bytes
-        self._created_ns = leases.now_ns()
+        self._created_ns = max(leases.now_ns(), after_ns + 1)
         self.checkpoint = leases.new_id(self._created_ns)
         self._pins = tuple(bases)
         self.bases: tuple[Manifest, ...] = ()

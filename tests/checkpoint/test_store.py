@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import stat
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from singularity_core.checkpoint import (
     Store,
     StoreReadOnlyError,
     StoreUnavailableError,
+    leases,
 )
 from singularity_core.checkpoint.manifest import chunk_key
 
@@ -231,3 +234,34 @@ def test_a_file_url_is_a_directory(tmp_path: Path) -> None:
     """``file://`` means the local store, with its atomic commit."""
     manifest = write(Store.open(f"file://{tmp_path}"), a=b"data")
     assert Store.open(tmp_path).checkpoints() == [manifest]
+
+
+def test_the_newest_is_the_last_one_whatever_clocks_say(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that goes on where the clock is behind writes newer checkpoints all the same, and those are
+    kept."""
+    first = write(open_store(), a=b"1")
+    monkeypatch.setattr(leases, "now_ns", lambda: first.created_ns - 10**12)
+    last = write(open_store(), a=b"2")
+    other = write(open_store(), job="other", a=b"3")
+    assert [each.checkpoint for each in open_store().checkpoints("job")] == [
+        last.checkpoint,
+        first.checkpoint,
+    ]
+    assert other.created_ns < first.created_ns
+    open_store().gc(keep=1)
+    assert open_store().checkpoints("job") == [last]
+
+
+def test_nobody_else_can_read_what_processes_had_in_memory(tmp_path: Path) -> None:
+    """Whatever the umask, and in a directory that others can look into."""
+    tmp_path.chmod(0o755)
+    before = os.umask(0)
+    try:
+        write(Store.open(tmp_path / "deep" / "store"), a=noise(1, 3 * CHUNK_BYTES))
+    finally:
+        os.umask(before)
+    store = tmp_path / "deep" / "store"
+    for path in (store, *store.rglob("*")):
+        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
