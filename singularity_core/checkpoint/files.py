@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,8 +99,9 @@ class IncompleteFileLogError(StoreError):
     """The log does not say everything that the job changed."""
 
 
-def log_changes(path: Path, root: JobRoot | None = None) -> dict[str, Change]:
-    """What the job changed, by its log.  `IncompleteFileLogError` if something is missing there."""
+def log_changes(path: Path, root: Callable[[str], str] | None = None) -> dict[str, Change]:
+    """What the job changed, by its log.  `root`: where we find what the job calls a path.
+    `IncompleteFileLogError` if something is missing there."""
     root = root or JobRoot()
     data = path.read_bytes()
     gaps = gaps_of(stat.S_IMODE(path.stat().st_mode))  # after the data: a gap may come meanwhile
@@ -153,7 +154,7 @@ def since_checkpoint(files: FileList, changes: Mapping[str, Change], excludes: E
     )
 
 
-def _canonical(note: FileNote, root: JobRoot) -> Iterator[FileNote]:
+def _canonical(note: FileNote, root: Callable[[str], str]) -> Iterator[FileNote]:
     """A path as it was written, without its links: the name itself, and what it leads to."""
     directory, name = os.path.split(note.path.rstrip("/"))
     itself = os.path.join(_resolve(directory, root), name)
@@ -161,7 +162,7 @@ def _canonical(note: FileNote, root: JobRoot) -> Iterator[FileNote]:
         yield FileNote(os.path.normpath(path), note.existed, note.tree)
 
 
-def _resolve(path: str, root: JobRoot) -> str:
+def _resolve(path: str, root: Callable[[str], str]) -> str:
     """As os.path.realpath, where `/` is the job's."""
     done, rest, links = "/", path.split("/"), 0
     while rest:

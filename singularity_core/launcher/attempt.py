@@ -5,15 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from .auto_resume import resume_by_itself
+from .auto_resume import goes_on
 from .beginning import Beginning
 from .guardian import Guardian
 from .job_directory import JobDirectory
 from .known_stores import forget
+from .later_changes import forget_changes
 from .processes import allow_open_files, become_subreaper
 from .restore_place import RestorePlace
 from .settings import JobSettings
-from .supervisor import Supervisor
+from .supervisor import EXIT_PREEMPTED, Supervisor
 from .terminal import TERMINALS
 
 _READER_SECONDS = 5.0
@@ -61,8 +62,9 @@ def run_attempt(
             guardian.dismiss()
         for terminal in TERMINALS:  # now that nothing is left, a second signal may end us while we wait
             terminal.drain(_READER_SECONDS if supervisor is not None and supervisor.signalled else None)
-    if supervisor.failed:
-        resume_by_itself(settings, settings.lineage or directory.job)
+    if supervisor.failed and goes_on(supervisor.settings, directory.job, noticed=supervisor.noticed):
+        return EXIT_PREEMPTED
     if code == 0:
         forget(settings.lineage or directory.job)
+        forget_changes(settings.lineage or directory.job)
     return code

@@ -6,10 +6,12 @@ left of the attempt before."""
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 from ..checkpoint.errors import StoreError
 from ..checkpoint.store import Store
+from .processes import LAUNCHER_SIGNALS
 from .report import say
 from .settings import CheckpointSettings, JobSettings
 
@@ -19,33 +21,40 @@ _ATTEMPT = "SINGULARITY_RESUMED"
 """Environment: the checkpoint that this process went on from, a colon, and the how many-th time that was."""
 
 
-def resume_by_itself(job_settings: JobSettings, job: str) -> None:
-    """Goes on with `job`, as it was called when it began; does not return then.  Nothing of it may be left
-    here."""
+def goes_on(job_settings: JobSettings, job: str, *, noticed: bool) -> bool:
+    """Goes on with a job that failed, of which nothing is left here; does not return then.  `noticed`: it was
+    to end here; True: it can go on elsewhere."""
     settings = job_settings.checkpoints
     if settings is None or not settings.auto_resume:
-        return
+        return False
     try:
-        found = Store.open(settings.place).checkpoints(job)
-    except StoreError as error:
-        say(f"not resumed: {error.cause}")
-        return
+        found = Store.open(settings.place).checkpoints(job_settings.lineage or job)
+    except (StoreError, OSError) as error:
+        say(f"not resumed: {error}")
+        return False
     if not found:
         say("not resumed: there is no checkpoint of the job yet")
-        return
+        return False
     checkpoint = found[0].checkpoint
+    if noticed:
+        say(f"not resumed, for it was to end: `singularity-ctl resume` goes on from checkpoint {checkpoint}")
+        return True
     attempt = _attempts(checkpoint) + 1
     if attempt > MOST_ATTEMPTS:
         say(f"not resumed: it failed {MOST_ATTEMPTS} times from checkpoint {checkpoint}")
-        return
+        return False
     say(f"resuming the job from checkpoint {checkpoint} (attempt {attempt} of {MOST_ATTEMPTS})")
     sys.stdout.flush()
     sys.stderr.flush()
+    # A notice that comes before it listens must not kill it: it waits until then.
+    signal.pthread_sigmask(signal.SIG_BLOCK, LAUNCHER_SIGNALS)
     environment = {**os.environ, _ATTEMPT: f"{checkpoint}:{attempt}"}
     command = _command(settings, checkpoint)
+    command += ["--devices-at-most", str(job_settings.devices)]
     if job_settings.moved:
         command += ["--work-directory", job_settings.moved.outside]
     os.execve(sys.executable, command, environment)
+    raise AssertionError("unreachable")
 
 
 def _attempts(checkpoint: str) -> int:

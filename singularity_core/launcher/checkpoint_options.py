@@ -31,6 +31,18 @@ def checkpoint_options(option: Callable[..., Callable[[Any], Any]]) -> Callable[
     return option_group(options)
 
 
+def shared_mount_option(option: Callable[..., Callable[[Any], Any]]) -> Callable[[Any], Any]:
+    """Adds the one about what no checkpoint contains."""
+    return option(
+        "--shared-mount",
+        metavar="DIR",
+        multiple=True,
+        type=click.Path(exists=True, file_okay=False, resolve_path=True),
+        help="Checkpoints leave alone what is in DIR, and a resume finds there what there is.  May be given "
+        "more than once.",
+    )
+
+
 def checkpoint_settings(options: dict[str, Any]) -> CheckpointSettings | None:
     """None: nothing happens by itself.  `click.UsageError` for what does not go together."""
     place = options["checkpoint_to"]

@@ -20,11 +20,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from .errors import LaunchError
+from .later_changes import FILE_LOG, keep_changes
 from .processes import end_members
 
 OWNER_FILE = "owner"
-FILE_LOG = "files.log"
-"""What the job's processes change among files."""
 _JOB_NAME = re.compile(r"\d{8}-\d{6}-[0-9a-f]{8}")
 
 
@@ -131,6 +130,7 @@ class JobDirectory:
         """Removes the directory, and its parent when it was the last one.  Harmless when repeated."""
         with _locked_root(self.path.parent, create=False) as exists:
             if exists:
+                keep_changes(self.path, ended=time.time())
                 shutil.rmtree(self.path, ignore_errors=True)
                 with contextlib.suppress(OSError):  # other jobs
                     self.path.parent.rmdir()
@@ -180,6 +180,7 @@ def sweep_stale_jobs(root: Path | None = None) -> list[str]:
         for path in sorted(root.iterdir()) if exists else ():
             if _unowned(path):
                 end_members(path.name)
+                keep_changes(path, ended=None)
                 shutil.rmtree(path, ignore_errors=True)
                 swept.append(path.name)
         if exists:

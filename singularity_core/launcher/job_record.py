@@ -64,6 +64,7 @@ class SettingsRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     slice_wait: Annotated[float, msgspec.Meta(gt=0.0)] | None
     grid: tuple[tuple[_Axis, _Axis, _Axis, _Axis], ...]
     """Of each rank: dp, tp, pp, shard."""
+    shared_mounts: tuple[_Path, ...] = ()
     box: BoxRecord
 
 
@@ -134,6 +135,7 @@ def _describe_settings(settings: JobSettings, box: BoxSettings) -> SettingsRecor
         swap_limit=settings.swap_limit,
         slice_wait=settings.slice_wait,
         grid=tuple((one.dp, one.tp, one.pp, one.shard) for one in settings.grid),
+        shared_mounts=tuple(_as_text(Path(path)) for path in settings.shared_mounts),
         box=BoxRecord(hostname=box.hostname, address=box.address, fixed_addresses=box.fixed_addresses),
     )
 
@@ -175,6 +177,7 @@ def settings_of(record: JobRecord, *, available: int) -> JobSettings:
         grid=tuple(Coordinates(dp=dp, tp=tp, pp=pp, shard=shard) for dp, tp, pp, shard in its.grid),
         available=available,
         behind=its.behind,
+        shared_mounts=its.shared_mounts,
         lineage=record.job,
         box=BoxSettings(
             hostname=its.box.hostname, address=its.box.address, fixed_addresses=its.box.fixed_addresses

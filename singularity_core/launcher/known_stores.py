@@ -55,10 +55,20 @@ def find_known(name: str) -> KnownJob:
     )
 
 
-def _folder() -> Path:
+def is_known(job: str) -> bool:
+    """Whether the job, by the name that it had when it began, was checkpointed."""
+    return (_folder() / job).exists()
+
+
+def state_directory() -> Path:
+    """What outlives the jobs of this user."""
     state = os.environ.get("XDG_STATE_HOME", "")
     base = Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state"
-    return base / "singularity" / "checkpointed"
+    return base / "singularity"
+
+
+def _folder() -> Path:
+    return state_directory() / "checkpointed"
 
 
 def _paths() -> list[Path]:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+LAUNCHER_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+"""What tells a launcher to end."""
 JOB_VARIABLE = "SINGULARITY_JOB"
 """Marks every process of a job, so that those that lost their parent are still found."""
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from ..checkpoint.files import recover_files
 from .errors import LaunchError
 from .job_directory import OWNER_FILE, jobs_root
+from .known_stores import state_directory
 from .processes import job_members, process_table
 
 _LOCK = "lock"
@@ -43,12 +44,12 @@ class RestorePlace:
         os.close(self.lock_descriptor)
 
 
-def take_restore_place(job: str, root: Path | None = None) -> RestorePlace:
+def take_restore_place(job: str) -> RestorePlace:
     """The place for a job, by the name that it had when it began.  Waits for those who are cleaning up after
     a launcher that was killed.
 
     `LaunchError` when the job runs here, or when there can be no place."""
-    path = (root or _state_directory()) / "singularity" / "restores" / job
+    path = state_directory() / "restores" / job
     deadline = time.monotonic() + _END_SECONDS
     try:
         while (lock := _try_lock(path)) is None:
@@ -88,11 +89,6 @@ def _launcher_in(path: Path) -> int | None:
     except (OSError, ValueError):
         return None
     return None if entry is None or entry.zombie else pid
-
-
-def _state_directory() -> Path:
-    state = os.environ.get("XDG_STATE_HOME", "")
-    return Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state"
 
 
 def _try_lock(path: Path) -> int | None:

@@ -20,7 +20,7 @@ from ..barrier.interface import Cut, CutError
 from ..box.errors import BoxUnavailableError
 from ..checkpoint.criu import CriuFound
 from ..checkpoint.errors import StoreError
-from ..checkpoint.files import PathMapping, restored_files, resume_log
+from ..checkpoint.files import PathMapping, read_file_list, restored_files, resume_log
 from ..checkpoint.host import HostImageError, restore
 from ..checkpoint.job.sessions import take_memory
 from ..checkpoint.job.trees import take_tree
@@ -31,6 +31,8 @@ from .beginning import Stage, await_proxies
 from .errors import LaunchError, system_error
 from .job_capture import IMAGES
 from .job_record import JobRecord
+from .later_changes import Origin, forget_changes, later_changes
+from .report import say
 from .restored_ranks import RestoredRanks
 from .settings import JobSettings
 
@@ -63,7 +65,12 @@ class RestoredBeginning:
     phase = "resuming"
 
     def __init__(
-        self, checkpoint: Checkpoint, ranks: RestoredRanks, criu: CriuFound, workspace: Path
+        self,
+        checkpoint: Checkpoint,
+        ranks: RestoredRanks,
+        criu: CriuFound,
+        workspace: Path,
+        origin: Origin,
     ) -> None:
         """`workspace`: a directory that outlives this process, where it is noted what is done to files."""
         self.ranks = ranks
@@ -71,6 +78,7 @@ class RestoredBeginning:
         self._checkpoint = checkpoint
         self._criu = criu
         self._workspace = workspace
+        self._origin = origin
 
     def begin(self, stage: Stage) -> Cut | None:
         """See `Beginning`."""
@@ -80,7 +88,8 @@ class RestoredBeginning:
                 cut = self._prepare(stage, reader)
                 self._restore(stage, reader, stack)
                 self._take_over(stage)
-                return cut
+            forget_changes(self._origin.job)  # they are taken back
+            return cut
         except _StoppedError:
             return None
         except (StoreError, HostImageError, BoxUnavailableError) as error:
@@ -124,7 +133,10 @@ class RestoredBeginning:
                 self.ranks.close()
 
         mapping = path_mapping(stage.settings)
-        files = restored_files(reader, workspace=self._workspace, mapping=mapping)
+        later = later_changes(read_file_list(reader), self._origin, mapping)
+        for line in later.plan():
+            say(line)
+        files = restored_files(reader, workspace=self._workspace, mapping=mapping, remove_paths=later.made)
         self._beside(stage, reader, files.__enter__)
         stack.push(files)
         stack.push(end)

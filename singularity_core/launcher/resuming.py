@@ -21,6 +21,7 @@ from .errors import LaunchError
 from .job_directory import JobDirectory, create_job_directory, sweep_stale_jobs
 from .job_record import OBJECT, JobRecord, decode_record, misfits, settings_of
 from .known_stores import find_known
+from .later_changes import LaterChanges, Origin, later_changes, note_origin
 from .machine import Misfit, this_machine
 from .probe import BackendFacts, probe_backend
 from .processes import job_members
@@ -40,6 +41,7 @@ from .store_verbs import open_store
 @click.option(
     "--devices", type=click.IntRange(1), help="Physical devices to use.  [default: as many as before]"
 )
+@click.option("--devices-at-most", type=click.IntRange(1), hidden=True)  # of auto_resume: as many as are left
 @click.option(
     "--work-directory",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
@@ -54,6 +56,7 @@ def resume(
     checkpoint: str | None,
     job: str | None,
     devices: int | None,
+    devices_at_most: int | None,
     work_directory: Path | None,
     dry_run: bool,
     as_json: bool,
@@ -70,7 +73,7 @@ def resume(
             known = find_known(store)
             store, job = known.store, job or known.job
         source = _find(open_store(store), checkpoint, job)
-        plan = _Plan.make(source, devices, checkpoints, work_directory)
+        plan = _Plan.make(source, devices, devices_at_most, checkpoints, work_directory)
         if dry_run:
             sys.exit(_report(plan, as_json))
         sys.exit(plan.run())
@@ -124,6 +127,7 @@ class _Plan:
         cls,
         checkpoint: Checkpoint,
         devices: int | None,
+        at_most: int | None,
         checkpoints: CheckpointSettings | None,
         work_directory: Path | None,
     ) -> _Plan:
@@ -136,8 +140,9 @@ class _Plan:
             facts = error
         available = record.settings.devices if isinstance(facts, LaunchError) else facts.device_count
         settings = _move(settings_of(record, available=available), record, work_directory)
-        if devices is not None or settings.devices > available:
-            settings = place_again(settings, devices or available)
+        most = min(available, at_most or settings.devices)
+        if devices is not None or settings.devices != most:
+            settings = place_again(settings, devices or most)
         criu: CriuFound | CriuUnavailableError
         try:
             criu = find_criu()
@@ -160,10 +165,18 @@ class _Plan:
             )
         return found
 
-    def missing_files(self) -> list[str]:
-        """What of the files that do not travel is not here as it was."""
+    def origin(self) -> Origin:
+        """For those who resume it once more."""
+        record, moved = self.checkpoint.record, self.settings.moved
+        place = moved.outside if moved else record.work_directory
+        return Origin(job=record.job, work_directory=record.work_directory, place=place)
+
+    def files(self) -> tuple[list[str], LaterChanges]:
+        """What of the files that do not travel is not here as it was, and what the job did later."""
+        mapping = path_mapping(self.settings)
         with self.checkpoint.store.read(self.checkpoint.name) as reader:
-            return differences(read_file_list(reader), path_mapping(self.settings))
+            files = read_file_list(reader)
+        return differences(files, mapping), later_changes(files, self.origin(), mapping)
 
     def sharing(self) -> str:
         """Who would share a device."""
@@ -184,8 +197,9 @@ class _Plan:
             say(sharing)
 
         def make_beginning(directory: JobDirectory) -> RestoredBeginning:
+            note_origin(directory.path, self.origin())
             ranks = RestoredRanks(self.settings, box, directory, record)
-            return RestoredBeginning(self.checkpoint, ranks, criu, place.path)
+            return RestoredBeginning(self.checkpoint, ranks, criu, place.path, self.origin())
 
         say(f"resuming job {record.settings.run_id} from checkpoint {self.checkpoint.name}")
         try:
@@ -200,7 +214,8 @@ def _report(plan: _Plan, as_json: bool) -> int:
     """Says what would happen; returns the exit code."""
     record = plan.checkpoint.record
     problems = [f"{each.cause} {each.remedy}".rstrip() for each in plan.obstacles()]
-    problems += [f"file in use: {each}" for each in plan.missing_files()]
+    missing, later = plan.files()
+    problems += [f"file in use: {each}" for each in missing]
     if members := job_members(record.job):
         problems.append(f"The job still runs here: process {min(members)} is one of it.")
     if as_json:
@@ -212,6 +227,8 @@ def _report(plan: _Plan, as_json: bool) -> int:
                 "ranks": len(record.ranks),
                 "devices": plan.settings.devices,
                 "problems": problems,
+                "removed": later.made,
+                "warnings": list(later.warnings()),
             }
         )
     else:
@@ -219,6 +236,8 @@ def _report(plan: _Plan, as_json: bool) -> int:
         click.echo(f"checkpoint {plan.checkpoint.name} of job {record.settings.run_id}: {shared}")
         for problem in problems:
             click.echo(f"  {problem}", err=True)
+        for line in later.plan():
+            click.echo(f"  {line}")
         if not problems:
             click.echo("nothing stands in the way")
     return 1 if problems else 0

@@ -17,9 +17,10 @@ from .attempt import run_attempt
 from .beginning import FreshBeginning
 from .boxed_ranks import BoxedRanks
 from .boxing import box_options, box_settings
-from .checkpoint_options import checkpoint_options, checkpoint_settings
+from .checkpoint_options import checkpoint_options, checkpoint_settings, shared_mount_option
 from .errors import LaunchError, system_error
 from .job_directory import JobDirectory, create_job_directory, new_job_name, sweep_stale_jobs
+from .later_changes import Origin, note_origin
 from .members import ChildRanks
 from .probe import BackendFacts, probe_backend
 from .report import fail, say
@@ -79,6 +80,7 @@ def _option(name: str, *more: str, **settings: Any) -> Callable[[_F], _F]:
 @placement_options(_option)
 @box_options(_option)
 @checkpoint_options(_option)
+@shared_mount_option(_option)
 @click.version_option(__version__, prog_name="singularity-run")
 @click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
 def cli(**options: Any) -> None:
@@ -105,6 +107,8 @@ def _launch(backend: str | None, target: tuple[str, ...], **options: Any) -> int
     def make_beginning(directory: JobDirectory) -> FreshBeginning:
         if settings.proxied:
             directory.make_file_log()
+            here = os.getcwd()
+            note_origin(directory.path, Origin(job=directory.job, work_directory=here, place=here))
         common = job_environment(settings, directory.job, os.environ, library)
         if not settings.proxied:
             common |= facts.environment
@@ -182,6 +186,10 @@ def _job_settings(
         )
     master_addr = host or options["master_addr"]
     checkpoints = checkpoint_settings(options)
+    if checkpoints is not None and not proxied:
+        raise click.UsageError(
+            "--checkpoint-to: only ranks behind proxies can be checkpointed; leave out --no-proxy"
+        )
     if checkpoints is not None and not options["box"]:
         if os.geteuid() == 0:
             options["box"] = True
@@ -208,6 +216,7 @@ def _job_settings(
         available=facts.device_count,
         box=box,
         checkpoints=checkpoints,
+        shared_mounts=tuple(dict.fromkeys(options["shared_mount"])),
     )
 
 

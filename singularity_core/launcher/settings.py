@@ -14,7 +14,8 @@ from pathlib import Path
 from ..hal.cuda_wheels import nvrtc_library
 from ..placement import Coordinates
 from .errors import LaunchError
-from .job_directory import FILE_LOG, ordinal_path
+from .job_directory import ordinal_path
+from .later_changes import FILE_LOG
 from .processes import JOB_VARIABLE
 
 MAX_RANKS = 1024
@@ -115,6 +116,8 @@ class JobSettings:
     """None: only when somebody asks for one."""
     moved: MovedDirectory | None = None
     """None: the work directory is where it was when the job began."""
+    shared_mounts: tuple[str, ...] = ()
+    """Directories that checkpoints leave alone, as the ranks see them."""
     lineage: str = ""
     """The internal name that the job had when it began, if it was resumed since: its checkpoints bear it."""
 

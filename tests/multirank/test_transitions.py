@@ -43,9 +43,18 @@ def everything(tmp_path: Path) -> Program:
         return [str(folder), str(steps), str(library)]
 
     def results(folder: Path) -> dict[str, bytes]:
-        return {name: (folder / name).read_bytes() for name in ("log", "seen.0", "place/locked")}
+        found = {name: (folder / name).read_bytes() for name in ("log", "seen.0", "place/locked")}
+        made = sorted(str(path.relative_to(folder)) for path in (folder / "place" / "once").rglob("*"))
+        return {**found, "made": "\n".join(made).encode(), "stdout": _output(folder)}
 
-    return Program(PROGRAMS / "everything.py", 1, (2, 1), arguments, results)
+    options = ("--log-dir", "{folder}/logs")
+    return Program(PROGRAMS / "everything.py", 1, (2, 1), arguments, results, options, moving=10)
+
+
+def _output(folder: Path) -> bytes:
+    """What the first rank wrote to its log."""
+    (path,) = (folder / "logs").glob("*/attempt_0/0/stdout.log")
+    return path.read_bytes()
 
 
 def example(
@@ -78,7 +87,7 @@ def example(
         return found
 
     own = {**environment, "PARALLEL": "0", "CACHELEVEL": "0", "XDG_CACHE_HOME": str(caches)}
-    return Program(PROGRAMS / "gated.py", ranks, sizes, of_job, results, options, own)
+    return Program(PROGRAMS / "gated.py", ranks, sizes, of_job, results, options, environment=own)
 
 
 @pytest.fixture
@@ -121,7 +130,7 @@ def c_threads(tmp_path: Path) -> Program:
     def results(folder: Path) -> dict[str, bytes]:
         return {name: (folder / name).read_bytes() for name in ("log", "seen.0", "stdout")}
 
-    return Program(binary, 1, (2, 1), arguments, results, ("--no-python",))
+    return Program(binary, 1, (2, 1), arguments, results, ("--no-python",), moving=10)
 
 
 # ---- chains ------------------------------------------------------------------------------------------------
@@ -168,9 +177,9 @@ def test_threads_in_c_do_not_notice(c_threads: Program, tmp_path: Path) -> None:
     """A program on the driver API, some of whose threads wait while others compute; the tenth checkpoint of a
     process works as the first does, also in one that was restored."""
     kinds = [
-        *[Kind.CHECKPOINT] * 3,
+        *[Kind.CHECKPOINT] * 10,
         Kind.PREEMPT,
-        *[Kind.CHECKPOINT] * 7,
+        Kind.CHECKPOINT,
         Kind.RESIZE,
         Kind.PREEMPT,
         Kind.PAUSED,

@@ -7,14 +7,17 @@ exact moment within a step does, and is meant to."""
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +27,10 @@ from .jobs import JOBS, start_job, start_launcher
 CONTROL = Path(sys.executable).parent / "singularity-ctl"
 PREEMPTED = 85
 PATIENCE = 120.0
+OURS = ("gate", "stdout", "stderr", "state")
+"""In a job's folder: what the test made."""
+MOVING_SECONDS = 0.02
+"""Between two steps of a job that is on its way."""
 NOTICED = 10
 """So many steps after one of its processes was killed a job has noticed, or will not."""
 
@@ -51,23 +58,24 @@ class Transition:
     kind: Kind
     step: int
     """It begins when all ranks have begun this step ..."""
-    slack: int
-    """... and may have begun so many more."""
+    more: int
+    """... and so many more may begin while it happens."""
     devices: int
     """That the job has afterwards."""
 
 
-def plan(seed: int, kinds: Sequence[Kind], sizes: Sequence[int]) -> list[Transition]:
+def plan(seed: int, kinds: Sequence[Kind], sizes: Sequence[int], moving: int = 2) -> list[Transition]:
     """When each of `kinds` happens; `sizes`: the numbers of devices that the job can have, the first of which
-    it begins with.  Pure."""
+    it begins with; `moving`: so many steps at most may begin while it happens.  Pure."""
     draw = random.Random(seed)
     step, devices, chain = 2, sizes[0], []
     for kind in kinds:
         if kind in (Kind.PREEMPT, Kind.NOTICE, Kind.RESIZE) and len(sizes) > 1:
             devices = draw.choice([size for size in sizes if size != devices])
         step += draw.randint(1, 3)
-        chain.append(Transition(kind, step, draw.randint(0, 2), devices))
-        step += 2 + (NOTICED if kind is Kind.KILL else 0)
+        more = draw.randint(0, moving)
+        chain.append(Transition(kind, step, more, devices))
+        step += 2 + more + (NOTICED if kind is Kind.KILL else 0)
     return chain
 
 
@@ -84,7 +92,9 @@ class Program:
     results: Callable[[Path], dict[str, bytes]]
     """What must not depend on transitions, by name."""
     options: tuple[str, ...] = ()
-    """Of singularity-run."""
+    """Of singularity-run; {folder} in them is that folder."""
+    moving: int = 2
+    """So many steps at most begin while something is done to it."""
     environment: dict[str, str] = field(default_factory=dict)
 
 
@@ -98,6 +108,7 @@ class Job:
         self.history: list[str] = []
         self._out, self._err = folder / "stdout", folder / "stderr"
         (folder / "gate").touch()
+        own = [option.format(folder=folder) for option in program.options]
         self._environment = {
             "PYTHONDONTWRITEBYTECODE": "1",
             "SINGULARITY_FAKE_DEVICES": str(max(program.sizes)),
@@ -110,7 +121,7 @@ class Job:
             *program.arguments(folder, steps),
             ranks=program.ranks,
             devices=program.sizes[0],
-            options=["--box", f"--rdzv-id={self.name}", *program.options, *options],
+            options=["--box", f"--rdzv-id={self.name}", *own, *options],
             env=self._environment,
             said=(self._out, self._err),
         )
@@ -118,6 +129,32 @@ class Job:
     def allow(self, step: int) -> None:
         """Steps up to this one may begin."""
         os.truncate(self.folder / "gate", max(step, (self.folder / "gate").stat().st_size))
+
+    @contextlib.contextmanager
+    def moving(self, last: int) -> Iterator[None]:
+        """Steps up to `last` begin one after the other meanwhile, so that it is on its way."""
+        done = threading.Event()
+
+        def let() -> None:
+            for step in range(self.step() + 1, last + 1):
+                if done.wait(MOVING_SECONDS):
+                    return
+                self.allow(step)
+
+        thread = threading.Thread(target=let)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+    def lose_files(self) -> None:
+        """It has ended; all that it made is gone, as on another machine."""
+        for path in self.folder.iterdir():
+            if path.name in OURS:
+                continue
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def step(self) -> int:
         """Which all ranks have begun."""
@@ -195,12 +232,13 @@ class Chain:
         }
         job = self._job
         for number, transition in enumerate(chain, 1):
-            job.allow(transition.step + transition.slack)
+            job.allow(transition.step)
             job.until(transition.step)
             began = time.monotonic()
             what = f"{number}: {transition.kind.value} at step {job.step()}, {transition.devices} devices"
             job.history.append(what)
-            do[transition.kind](transition)
+            with job.moving(transition.step + transition.more):
+                do[transition.kind](transition)
             job.history[-1] += f", {time.monotonic() - began:.1f} s"
 
     def _checkpoint(self, _: Transition) -> None:
@@ -234,6 +272,9 @@ class Chain:
         self._go_on(transition)
 
     def _go_on(self, transition: Transition) -> None:
+        if self._draw.random() < 0.5:
+            self._job.lose_files()
+            self._job.history[-1] += ", files lost"
         self._job.resume(self._store, "--devices", str(transition.devices), *self._resuming)
         self._running()
 
@@ -276,8 +317,8 @@ RESUMING = "resuming the job from checkpoint"
 def transitions_change_nothing(program: Program, folder: Path, kinds: Sequence[Kind], seed: int) -> list[str]:
     """The results of a job that goes through all of these are those of an undisturbed one.  Returns what
     happened."""
-    chain = plan(seed, kinds, program.sizes)
-    last = chain[-1].step + chain[-1].slack + 4 + NOTICED
+    chain = plan(seed, kinds, program.sizes, program.moving)
+    last = chain[-1].step + chain[-1].more + 4 + NOTICED
     quiet = Job(program, folder / f"quiet-{folder.name}", last)
     wanted = quiet.end()
     assert wanted

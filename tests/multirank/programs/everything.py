@@ -36,6 +36,8 @@ def stations(place: Path, library: str) -> dict[str, Callable[[], host.Part]]:
         "shared-mapping": lambda: more.shared_mapping(place),
         "event-loop": more.event_loop,
         "package": lambda: more.installed_package(place),
+        "made-once": lambda: more.things_made_once(place),
+        "waiting": more.things_that_wait,
         "openmp": lambda: more.openmp(library),
         "clock": lambda: more.clock(place),
     }

@@ -9,6 +9,8 @@ import importlib
 import json
 import mmap
 import os
+import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -161,6 +163,52 @@ def installed_package(place: Path) -> Part:
         if number >= 2:
             module = importlib.import_module(f"late_package.part{number % modules}")
             expect(module.NUMBER, number % modules)
+
+    return play
+
+
+def things_made_once(place: Path) -> Part:
+    """Each round makes a directory and files that must not be there before: it does not know that it may have
+    been here already."""
+    held = place / "once"
+    held.mkdir()
+
+    def play(number: int) -> None:
+        (held / f"directory-{number}").mkdir()
+        with (held / f"directory-{number}" / "file").open("x") as file:
+            file.write(f"{number}")
+        if number > 1:
+            os.link(held / f"directory-{number - 1}" / "file", held / f"link-{number}")
+            expect((held / f"link-{number}").read_text(), f"{number - 1}")
+
+    return play
+
+
+def things_that_wait() -> Part:
+    """What is on its way from one round to the next: a count, a signal, data that nobody has read, and a
+    timer that is far from its end."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    event = os.eventfd(0)
+    timer = libc.timerfd_create(time.CLOCK_MONOTONIC, 0)
+    deadline = time.monotonic() + 100_000
+    libc.timerfd_settime(timer, 1, struct.pack("=qqqq", 0, 0, int(deadline), 0), None)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+    left, right = socket.socketpair()
+    reading, writing = os.pipe()
+
+    def play(number: int) -> None:
+        if number > 1:
+            expect(os.eventfd_read(event), number - 1)
+            expect(signal.sigtimedwait([signal.SIGUSR2], 60).si_signo, signal.SIGUSR2)
+            expect(right.recv(8), _WORDS.pack(number - 1))
+            expect(os.read(reading, 8), _WORDS.pack(number - 1))
+        remains = (ctypes.c_int64 * 4)()
+        expect(libc.timerfd_gettime(timer, remains), 0)
+        expect(abs(time.monotonic() + remains[2] - deadline) < 600, True)
+        os.eventfd_write(event, number)
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR2)
+        left.sendall(_WORDS.pack(number))
+        os.write(writing, _WORDS.pack(number))
 
     return play
 
