@@ -79,8 +79,8 @@ class BoardCut:
         self._lib.sg_survey_close(self._survey)
         self._survey = self._ffi.NULL
 
-    def begin(self, timeout: float) -> None:
-        """Asks all ranks to stop (see `Cut`)."""
+    def check(self) -> None:
+        """Whether ranks can be stopped (see `Cut`)."""
         restless = self._lib.sg_survey_restless(self._survey)
         if restless >= 0:
             raise CutRefusedError(
@@ -88,6 +88,10 @@ class BoardCut:
                 "the capability 'settle'. A job can be paused on a backend that has it "
                 "(`singularity-ctl backends` lists them)."
             )
+
+    def begin(self, timeout: float) -> None:
+        """Asks all ranks to stop (see `Cut`)."""
+        self.check()
         self._number += 1
         self._align_ns = int(timeout / 2 * 1e9)
         self._state, self._at_rest, self._begun = CutState.ACQUIRING, False, False

@@ -48,6 +48,9 @@ class CutRefusedError(Exception):
 class Cut(Protocol):
     """Stops all ranks of a job at one consistent point.  One thread calls it; no call blocks."""
 
+    def check(self) -> None:
+        """`CutRefusedError`: this job's ranks cannot be stopped."""
+
     def begin(self, timeout: float) -> None:
         """Asks all ranks to stop.  `timeout`: seconds that the caller will wait; the caller watches the
         time itself, and calls `release` when it is over.  `CutRefusedError`: nothing was begun."""

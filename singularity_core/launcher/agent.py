@@ -228,6 +228,7 @@ class Agent:
         if isinstance(request, PauseRequest):
             self._pausing.pause(request.timeout, self.clock(), tell)
         elif isinstance(request, ContinueRequest):
+            self._checkpointing.cancel("the job was asked to continue", self.clock())
             self._pausing.resume(self.clock(), tell)
         elif isinstance(request, ResizeRequest):
             self._resizing.resize(request.devices, request.timeout, self.clock(), tell)

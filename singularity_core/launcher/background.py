@@ -1,14 +1,54 @@
-"""What takes long and blocks, beside the supervisor's loop: a call in a thread of its own."""
+"""What takes long and blocks, beside the supervisor's loop: calls in threads of their own."""
 
 from __future__ import annotations
 
 import os
+import queue
 import selectors
 import threading
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from concurrent.futures import Future
+from typing import Any, Generic, TypeVar
 
 _T = TypeVar("_T")
+
+
+class Worker:
+    """A thread that does one thing after the other.  Who ends need not wait for it: a store may not
+    answer."""
+
+    def __init__(self, name: str) -> None:
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._begun = False
+
+    def submit(self, call: Callable[..., _T], *arguments: Any) -> Future[_T]:
+        """Calls it, after all that was submitted before."""
+        future: Future[_T] = Future()
+
+        def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(call(*arguments))
+            except BaseException as error:  # raised again where the result is wanted
+                future.set_exception(error)
+
+        if not self._begun:
+            self._begun = True
+            self._thread.start()
+        self._calls.put(run)
+        return future
+
+    def close(self, seconds: float) -> None:
+        """Submits nothing more; waits for what was submitted, but not for longer than that."""
+        self._calls.put(None)
+        if self._begun:
+            self._thread.join(seconds)
+
+    def _run(self) -> None:
+        while (run := self._calls.get()) is not None:
+            run()
 
 
 class Background(Generic[_T]):

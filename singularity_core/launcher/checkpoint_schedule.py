@@ -76,13 +76,16 @@ class Schedule:
             self._checkpointing.checkpoint(order, now, self._told)
 
     def _can_begin(self) -> bool:
-        """Whether the next one is worth while: of a paused job nothing changes."""
-        return not self._checkpointing.busy and self._pausing.state is not PauseState.PAUSED
+        """Whether the next one can be taken, and is worth while: of a paused job nothing changes."""
+        free = not self._checkpointing.busy and not self._pausing.refusal
+        return free and self._pausing.state is PauseState.RUNNING
 
     def _preempt(self, now: float) -> None:
-        """Whatever else is under way ends first."""
+        """Whatever else is under way ends first, but for a pause that is not there yet."""
         if self._checkpointing.busy or self._pausing.refusal:
             return
+        if self._pausing.state is PauseState.PAUSING:
+            self._pausing.resume(now, lambda _: None)
         if self._pausing.state in (PauseState.RUNNING, PauseState.PAUSED):
             assert self._settings is not None
             self._running = False

@@ -8,8 +8,9 @@ really happens to processes is `CheckpointSteps`.
                                                        +---------preempt--> storing --> ending (exit code 85)
 
 A checkpoint is copied while the job stands still, and stored when it runs again.  A preempted job stands
-still until the checkpoint is committed: whatever goes wrong before, it goes on as if nobody had asked.  Then
-it is ended.  A job that was paused before is copied where it stands, and stays paused."""
+still until the checkpoint is committed: whatever goes wrong before, or when somebody lets it go on, it goes
+on as if nobody had asked.  Then it is ended, whatever goes wrong.  A job that was paused before is copied
+where it stands, and stays paused."""
 
 from __future__ import annotations
 
@@ -114,6 +115,7 @@ class Checkpointing:
 
     def __init__(self, pausing: Pausing, steps: CheckpointSteps) -> None:
         self._steps = steps
+        self._preempts = False
         self._sequence = CutSequence(
             pausing,
             CheckpointState.IDLE,
@@ -137,7 +139,13 @@ class Checkpointing:
 
     def checkpoint(self, order: CheckpointOrder, now: float, told: Told) -> None:
         """Asks for one."""
+        if not self.busy:
+            self._preempts = order.preempt
         self._sequence.start(self._parts(order), self._steps.report, now, told, also_paused=True)
+
+    def cancel(self, why: str, now: float) -> bool:
+        """The job is not to be preempted after all; False when it was not to be, or ends already."""
+        return self._preempts and self._sequence.cancel(why, now)
 
     def _parts(self, order: CheckpointOrder) -> list[Part[CheckpointState]]:
         steps, states = self._steps, CheckpointState
@@ -158,5 +166,6 @@ class Checkpointing:
         store = Step(states.STORING, steps.store, steps.stored, math.inf)
         if not order.preempt:
             return [*parts, LetGo(states.RELEASING, lambda: None), store]
-        late = f"The job's processes have not ended within {ENDING_SECONDS:.0f} s."
-        return [*parts, store, Step(states.ENDING, steps.end, steps.ended, ENDING_SECONDS, late)]
+        late = f"The job's processes have not ended within {ENDING_SECONDS:.0f} s; the launcher kills them."
+        end = Step(states.ENDING, steps.end, steps.ended, ENDING_SECONDS, late, final=True)
+        return [*parts, store, end]

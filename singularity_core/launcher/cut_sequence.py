@@ -39,6 +39,8 @@ class Step(Generic[S]):
     """After which it is late; `inf`: never, somebody else watches it."""
     late: str = ""
     """What is said then."""
+    final: bool = False
+    """When this begins, what was asked for is done, and nothing is undone any more."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,7 @@ class CutSequence(Generic[S]):
         self._standing = False  # at the cut, or on the way there
         self._gone = False  # the job was let go
         self._stays = False  # it was paused before, and will be
+        self._final = False  # a final step has begun
 
     @property
     def busy(self) -> bool:
@@ -112,7 +115,7 @@ class CutSequence(Generic[S]):
             told(self._outcome(False, why))
             return
         self._parts, self._message, self._told = list(parts), message, told
-        self._begun = self._standing = self._gone = False
+        self._begun = self._standing = self._gone = self._final = False
         self._stays = stays
         self._pausing.hold(self._holder)
         self._try(self._begin, now)
@@ -125,6 +128,13 @@ class CutSequence(Generic[S]):
             self._pausing.hold("")
         self._undo()
         self._end(False, why)
+
+    def cancel(self, why: str, now: float) -> bool:
+        """Gives up, as if it had failed because of `why`; False when it is too late for that."""
+        if not self.busy or self._gone or self._final:
+            return False
+        self._give_up(why, now)
+        return True
 
     def next_tick(self) -> float | None:
         """Seconds until `tick` is due; None: not before something else happens."""
@@ -148,6 +158,7 @@ class CutSequence(Generic[S]):
         match self._parts[0]:
             case Step() as step:
                 self.state, self._deadline = step.state, now + step.seconds
+                self._final = step.final
                 step.begin()
             case ToCut() as to_cut:
                 self.state, self._standing = to_cut.state, True
@@ -224,6 +235,9 @@ class CutSequence(Generic[S]):
 
     def _give_up(self, why: str, now: float) -> None:
         self._undo()
+        if self._final:
+            self._end(True, f"{self._message()}; {why}")
+            return
         gone, standing = self._gone, self._standing and not self._stays
         if not gone:
             self._pausing.hold("")

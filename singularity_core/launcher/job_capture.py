@@ -1,7 +1,8 @@
 """Takes a job into a checkpoint: what `checkpointing` decides, done to real processes.
 
 All that may block (CRIU, copies, the store) happens in one thread, one thing after the other; the launcher's
-loop asks whether it is done.  What must fit together is copied in `capture`, while the ranks stand at the cut
+loop asks whether it is done.  A store that does not answer holds up that thread, but neither the job nor the
+launcher's end.  What must fit together is copied in `capture`, while the ranks stand at the cut
 and their processes stand still: session files, device memory, the box's /dev/shm, changed files, and the
 processes themselves.  Copies lie in the job's directory, which goes with the job, whoever is killed."""
 
@@ -11,12 +12,16 @@ import contextlib
 import dataclasses
 import os
 import shutil
+import threading
+import time
 from collections.abc import Callable, Collection
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..barrier.interface import CutRefusedError
 from ..checkpoint.criu import CriuFound, CriuUnavailableError, find_criu
+from ..checkpoint.errors import StoreError
 from ..checkpoint.file_log import is_within
 from ..checkpoint.files import (
     CapturedFiles,
@@ -28,6 +33,7 @@ from ..checkpoint.files import (
 )
 from ..checkpoint.host import Allowed, DataMovedError, Hold, HostImageError, IngestReport, ingest, judge, scan
 from ..checkpoint.host.hold import refusal
+from ..checkpoint.host.keeper_link import KeeperLostError
 from ..checkpoint.host.process_tree import number_inside, tree_of
 from ..checkpoint.host.room import estimate_image
 from ..checkpoint.job.sessions import StagedMemory, put_memory, read_sessions
@@ -35,6 +41,7 @@ from ..checkpoint.job.trees import put_tree, stage_tree
 from ..checkpoint.store import Store
 from ..checkpoint.writer import CheckpointWriter
 from . import job_record
+from .background import Worker
 from .checkpointing import CheckpointOrder
 from .display import size_text
 from .errors import LaunchError, system_error
@@ -51,6 +58,10 @@ IMAGES = Path("/dev/shm")
 """Where CRIU's images lie until they are stored."""
 STAGE = "checkpoint"
 """In the job's directory: what was copied, until it is stored."""
+STALL_SECONDS = 300.0
+"""A store that has taken nothing for so long is given up."""
+_END_SECONDS = 20.0
+"""So long the launcher's end waits for what is still to be done in a store."""
 _DUMPS = 3
 """So often a dump is taken during which data moved among the processes."""
 
@@ -77,8 +88,13 @@ class _Capture:
     memory: StagedMemory | None
     """None: the device memory is stored from where it is."""
     held: Hold | None = None
+    letting_go: threading.Lock = field(default_factory=threading.Lock)
+    storing: bool = False
+    """Nothing is done to the held processes until all is stored."""
     files: CapturedFiles | None = None
     record: bytes = b""
+    committed: str = ""
+    """The checkpoint, once it is in the store."""
     total: int = 0
     """Bytes that will go to the store, more or less; 0: not known yet."""
 
@@ -106,16 +122,20 @@ class JobCapture:
         self._preempted = preempted
         self._digests = FileDigests()
         self._criu: CriuFound | None = None
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._thread = Worker("checkpoint")
         self._work: Future[None] | None = None
         self._undone: Future[None] | None = None
         self._current: _Capture | None = None
         self._said = ""
+        self._seen = (0, 0.0)
+        """Bytes that the store had taken, and when that changed."""
 
     @property
     def busy(self) -> bool:
-        """Whether its thread is at work, and so may wait for children of this process."""
-        return any(work is not None and not work.done() for work in (self._work, self._undone))
+        """Whether it has children of this process to wait for: in its thread, or for who holds the job
+        still."""
+        at_work = any(work is not None and not work.done() for work in (self._work, self._undone))
+        return at_work or self._current is not None
 
     def progress(self) -> tuple[int, int]:
         """Bytes that the store has got, and of how many, more or less; (0, 0) before."""
@@ -125,8 +145,8 @@ class JobCapture:
         return min(capture.writer.taken_bytes, capture.total), capture.total
 
     def close(self) -> None:
-        """Nothing is left that it could wait for: ends its thread."""
-        self._thread.shutdown(wait=True)
+        """Nothing of the job is left: ends its thread, unless a store holds that up."""
+        self._thread.close(_END_SECONDS)
 
     def _done(self) -> bool:
         assert self._work is not None
@@ -144,11 +164,24 @@ class JobCapture:
 
     def prepare(self, order: CheckpointOrder) -> None:
         """See `CheckpointSteps`."""
+        self._refuse_if_stuck()
         self._work = self._thread.submit(self._prepare, order, self._ranks.tree(), self._live_bytes())
 
     def look(self, order: CheckpointOrder) -> None:
         """See `CheckpointSteps`."""
+        self._refuse_if_stuck()
+        try:
+            self._pausing.check()
+        except CutRefusedError as refused:
+            raise LaunchError(str(refused)) from refused
         self._work = self._thread.submit(self._look, order, self._ranks.tree(), self._live_bytes())
+
+    def _refuse_if_stuck(self) -> None:
+        if self._undone is not None and not self._undone.done():
+            raise LaunchError(
+                "The checkpoint that was given up before this one still waits for its store.",
+                remedy="See that the store answers, and try again.",
+            )
 
     def prepared(self) -> bool:
         """See `CheckpointSteps`."""
@@ -272,18 +305,26 @@ class JobCapture:
         own = [] if "://" in store else [os.path.realpath(store)]
         if moved := self._change.fleet.settings.moved:
             own += [moved.seen(path) for path in own]
-        return Excludes([*own, str(capture.tree.directory)])
+        return Excludes([*own, str(capture.tree.directory), *self._change.fleet.settings.shared_mounts])
 
     # ---- afterwards ------------------------------------------------------------------------------------
 
     def store(self) -> None:
         """See `CheckpointSteps`."""
         assert self._current is not None
+        self._current.storing, self._seen = True, (0, time.monotonic())
         self._work = self._thread.submit(self._store, self._current)
 
     def stored(self) -> bool:
         """See `CheckpointSteps`."""
-        return self._done()
+        if self._done():
+            return True
+        capture, now = self._current, time.monotonic()
+        if capture is not None and capture.writer.taken_bytes != self._seen[0]:
+            self._seen = capture.writer.taken_bytes, now
+        elif now - self._seen[1] > STALL_SECONDS:
+            raise LaunchError(f"The store has taken nothing for {STALL_SECONDS:.0f} s (does it answer?).")
+        return False
 
     def _store(self, capture: _Capture) -> None:
         writer, held, files = capture.writer, capture.held, capture.files
@@ -308,8 +349,8 @@ class JobCapture:
         self._said = f"checkpoint {manifest.checkpoint} in {capture.store.place}"
         if not capture.order.preempt:
             self._release(capture)
-        if capture.order.keep is not None:
-            _retire(capture, capture.order.keep)
+            _retire(capture, manifest.checkpoint)
+        capture.committed, capture.storing = manifest.checkpoint, False
 
     def end(self) -> None:
         """See `CheckpointSteps`."""
@@ -325,6 +366,7 @@ class JobCapture:
         assert capture.held is not None
         capture.held.end()
         self._release(capture)
+        self._thread.submit(_retire, capture, capture.committed)  # who waits for the devices need not wait
 
     def report(self) -> str:
         """See `CheckpointSteps`."""
@@ -332,23 +374,25 @@ class JobCapture:
 
     def undo(self) -> None:
         """See `CheckpointSteps`."""
-        if self._current is not None:
-            self._current.writer.cancel()
         if self._work is not None:
             self._work.cancel()
+        if self._current is not None:
+            self._current.writer.cancel()
+            if self._current.storing:  # the job need not wait until the store answers
+                threading.Thread(target=_let_go, args=(self._current,), daemon=True).start()
         self._undone = self._thread.submit(self._undo)
 
     def _undo(self) -> None:
-        capture, self._current = self._current, None
-        if capture is not None:
-            self._release(capture)
+        if self._current is not None:
+            self._release(self._current)
 
     def _release(self, capture: _Capture) -> None:
         """Lets the processes go on, if they stand still, and forgets the copies."""
-        self._current = None
+        _let_go(capture)
         if capture.held is not None:
             capture.held.close()
         capture.cleanup.close()
+        self._current = None
 
 
 _OUTPUT = (".stdout", ".stderr")
@@ -400,8 +444,20 @@ def _allowed(tree: RankTree) -> Allowed:
     return Allowed(paths=(str(tree.directory), "/dev/shm"))
 
 
-def _retire(capture: _Capture, keep: int) -> None:
-    """Leaves the newest `keep` checkpoints of this job."""
-    old = capture.store.checkpoints(capture.tree.job)[keep:]
-    capture.store.delete([manifest.checkpoint for manifest in old])
-    capture.store.gc()
+def _let_go(capture: _Capture) -> None:
+    with capture.letting_go, contextlib.suppress(KeeperLostError):
+        if capture.held is not None:
+            capture.held.go_on()
+
+
+def _retire(capture: _Capture, newest: str) -> None:
+    """Leaves as many checkpoints of this job as were asked for.  Whatever goes wrong, `newest` is good."""
+    keep = capture.order.keep
+    if keep is None:
+        return
+    try:
+        old = [manifest.checkpoint for manifest in capture.store.checkpoints(capture.tree.job)[keep:]]
+        capture.store.delete(checkpoint for checkpoint in old if checkpoint != newest)
+        capture.store.gc()
+    except (StoreError, OSError) as error:
+        say(f"older checkpoints were not deleted: {error}")

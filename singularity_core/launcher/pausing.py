@@ -80,6 +80,12 @@ class Pausing:
         self._cut = cut
         self.state, self.progress = PauseState.PAUSED, Progress(CutState.ACQUIRED)
 
+    def check(self) -> None:
+        """`CutError`, or `CutRefusedError`: its ranks cannot be stopped."""
+        if self._make_cut is not None:
+            self._cut = self._cut or self._make_cut()
+            self._cut.check()
+
     def hold(self, why: str) -> None:
         """Until this is called with "", nobody pauses the job or lets it go on: what it says is why."""
         self._holder = why

@@ -37,7 +37,7 @@ from .job_directory import JobDirectory
 from .members import Kind, Member, start_child
 from .output import Relay
 from .pausing import Pausing
-from .processes import Ending, kill_until_quiet, live_descendants
+from .processes import LAUNCHER_SIGNALS, Ending, kill_until_quiet, live_descendants
 from .report import Failure, describe_failure, say
 from .resizing import ResizeState, Resizing
 from .settings import JobSettings
@@ -49,7 +49,6 @@ _LINGER_SECONDS = 1.0
 _SWEEP_SECONDS = 10.0
 EXIT_PREEMPTED = 85
 """Of a job that was ended on demand, and can be resumed from its checkpoint."""
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class Supervisor:
@@ -191,8 +190,18 @@ class Supervisor:
 
     @property
     def failed(self) -> bool:
-        """Whether it ended because something went wrong, and nobody wanted it to."""
+        """Whether it ended because something went wrong."""
         return self._failure is not None and not self._signals and not self._preempted
+
+    @property
+    def noticed(self) -> bool:
+        """Whether it was to be preempted."""
+        return self._schedule.noticed
+
+    @property
+    def settings(self) -> JobSettings:
+        """The job as it was in the end: it may have been resized."""
+        return self._fleet.settings
 
     @property
     def signalled(self) -> bool:
@@ -375,11 +384,12 @@ class Supervisor:
 
     def _catch_signals(self) -> Callable[[], None]:
         self._wakeup, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        before = {number: signal.getsignal(number) for number in (*_SIGNALS, signal.SIGCHLD)}
+        before = {number: signal.getsignal(number) for number in (*LAUNCHER_SIGNALS, signal.SIGCHLD)}
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         for number in before:
             signal.signal(number, lambda *_: None)
         self._selector.register(self._wakeup, selectors.EVENT_READ, self._take_signals)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, LAUNCHER_SIGNALS)  # auto_resume blocks them
 
         def restore() -> None:
             signal.set_wakeup_fd(-1)
@@ -417,7 +427,8 @@ class Supervisor:
             self._agent.job_ends(self._why_it_ends())
             self._starter.all_started()
             number = self._signals[0] if self._signals else signal.SIGTERM
-            self._stop(self._ranks, number, self._settings.grace_seconds)
+            # A preempted job's work from here on would be lost, and done again.
+            self._stop(self._ranks, number, 0.0 if self._preempted else self._settings.grace_seconds)
             self._stop(self._proxies, signal.SIGTERM, _PROXY_STOP_SECONDS)
         finally:  # whatever went wrong above
             self._sweep()
@@ -457,6 +468,8 @@ class Supervisor:
             self._turn(1.0)
             if time.monotonic() > patience:  # who should tell us of their ends does not
                 self._starter.close()
+            if time.monotonic() > patience + _SWEEP_SECONDS:
+                return  # the guardian tries on
 
     def _signal(self, members: list[Member], number: int) -> None:
         for member in self._running(members):

@@ -99,12 +99,21 @@ def test_of_a_paused_job_none_is_taken() -> None:
     assert clock.job.steps.committed
 
 
+def _pause_in_vain(job: Job) -> None:
+    """Not all of its ranks come to one point."""
+    job.pause()
+    job.look()
+    assert job.pausing.state is PauseState.PAUSING
+
+
 def test_a_notice_preempts_the_job() -> None:
-    """Also one that is paused, or is just being checkpointed; a second notice is for others to obey."""
-    for before in (lambda job: None, Job.pause, Job.checkpoint):
+    """Also one that is paused, or about to be, or is just being checkpointed; a second notice is for others
+    to obey."""
+    for before in (lambda job: None, Job.pause, Job.checkpoint, _pause_in_vain):
         clock = Clock(CheckpointSettings("/store"))
         before(clock.job)
-        clock.job.go()
+        if before is not _pause_in_vain:
+            clock.job.go()
         assert clock.schedule.notice()
         assert not clock.schedule.notice()
         for _ in range(30):

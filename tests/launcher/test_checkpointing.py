@@ -84,8 +84,9 @@ class Steps:
         self.gone = True
 
     def ended(self) -> bool:
-        self.begun &= not self.good
-        return self.good
+        done = self._may_fail()
+        self.begun &= not done
+        return done
 
     def report(self) -> str:
         assert self.committed
@@ -289,6 +290,38 @@ def test_a_paused_job_is_copied_where_it_stands() -> None:
     job.go_on()
     job.go()
     assert (job.answers[4][0].ok, job.pausing.state) == (True, PauseState.RUNNING)
+
+
+@pytest.mark.parametrize("steps", range(6))
+def test_a_preemption_can_be_called_off(steps: int) -> None:
+    """Until its processes are being ended whoever lets the job go on gets it back, also while a store does
+    not answer; a checkpoint, which does not end it, is not called off."""
+    job = Job()
+    job.preempt()
+    for _ in range(steps):
+        job.go()
+    too_late = job.checkpointing.state is STATES.ENDING
+    assert job.checkpointing.cancel("somebody wants it", job.now) is not too_late
+    job.go()
+    if too_late:
+        assert (job.steps.gone, job.answers[0][0].ok) == (True, True)
+        return
+    assert job.answers[0][0].message == "somebody wants it; the job goes on as before"
+    assert (job.pausing.state, job.cut.held) == (PauseState.RUNNING, False)
+    job.check()
+    job.checkpoint()
+    assert not job.checkpointing.cancel("somebody wants it", job.now)
+
+
+def test_what_fails_after_the_commit_takes_nothing_back() -> None:
+    """Who asked is told that the checkpoint is there, and what went wrong; the job does not go on."""
+    job = Job()
+    job.preempt()
+    for _ in range(5):
+        job.go()
+    job.fail()
+    assert (job.answers[0][0].ok, job.answers[0][0].message) == (True, "in the store; it went wrong")
+    assert (job.steps.gone, job.cut.held) == (True, True)
 
 
 def test_a_look_stops_nobody() -> None:

@@ -21,6 +21,9 @@ class FakeCut:
         self.begun = 0
         self.broken = ""
 
+    def check(self) -> None:
+        """It can stop them."""
+
     def begin(self, timeout: float) -> None:
         assert not self.held, "begun twice"
         assert timeout > 0

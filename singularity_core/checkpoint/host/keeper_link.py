@@ -116,8 +116,8 @@ class KeeperLink:
         )
 
     def _undo(self) -> None:
-        if self._process.returncode == 0:
-            return  # the keeper did it
+        """Nothing is left to do where the keeper did it.  How it ended does not tell: whoever owns this
+        process may collect its children."""
         if self._criu is not None:
             left = max(self._until - time.monotonic(), 0)
             if not select.select([self._criu], [], [], left)[0]:
