@@ -41,6 +41,7 @@ from .file_list import (
     encode_file_list,
 )
 from .file_log import Change, Excludes, FileKind, Settled, encode_changes, path_order, settle
+from .job.spool import TakesObjects
 from .open_files import OpenFile
 from .writer import CheckpointWriter
 
@@ -153,15 +154,15 @@ class _Planned:
 
 
 def capture_files(
-    writer: CheckpointWriter,
+    writer: TakesObjects,
     changes: Mapping[str, Change],
     opened: Mapping[str, OpenFile],
     *,
     root: JobRoot | None = None,
     excludes: Excludes | None = None,
 ) -> CapturedFiles:
-    """Store the contents of all that changed.  `opened` is what the job's processes have open: what they may
-    still write to travels too, known to the log or not."""
+    """Give the contents of all that changed to `writer`.  `opened` is what the job's processes have open:
+    what they may still write to travels too, known to the log or not."""
     root, excludes = root or JobRoot(), excludes or Excludes()
     written = {path: Change(existed=True) for path, each in opened.items() if each.written}
     settled = settle({**written, **changes}, excludes, root.look)

@@ -3,6 +3,8 @@ began from."""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Mapping
 
 from .auto_resume import goes_on
@@ -63,8 +65,12 @@ def run_attempt(
         for terminal in TERMINALS:  # now that nothing is left, a second signal may end us while we wait
             terminal.drain(_READER_SECONDS if supervisor is not None and supervisor.signalled else None)
     if supervisor.failed and goes_on(supervisor.settings, directory.job, noticed=supervisor.noticed):
-        return EXIT_PREEMPTED
+        code = EXIT_PREEMPTED
     if code == 0:
         forget(settings.lineage or directory.job)
         forget_changes(settings.lineage or directory.job)
+    if supervisor.stuck:  # Python would wait for those threads
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
     return code

@@ -40,11 +40,13 @@ class Worker:
         self._calls.put(run)
         return future
 
-    def close(self, seconds: float) -> None:
-        """Submits nothing more; waits for what was submitted, but not for longer than that."""
+    def close(self, seconds: float) -> bool:
+        """Submits nothing more; waits for what was submitted, but not for longer than that.  Whether all of
+        it was done."""
         self._calls.put(None)
         if self._begun:
             self._thread.join(seconds)
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         while (run := self._calls.get()) is not None:

@@ -37,6 +37,7 @@ from ..checkpoint.host.keeper_link import KeeperLostError
 from ..checkpoint.host.process_tree import number_inside, tree_of
 from ..checkpoint.host.room import estimate_image
 from ..checkpoint.job.sessions import StagedMemory, put_memory, read_sessions
+from ..checkpoint.job.spool import Spool
 from ..checkpoint.job.trees import put_tree, stage_tree
 from ..checkpoint.store import Store
 from ..checkpoint.writer import CheckpointWriter
@@ -87,10 +88,12 @@ class _Capture:
     cleanup: contextlib.ExitStack
     memory: StagedMemory | None
     """None: the device memory is stored from where it is."""
+    spool: Spool
+    """For the contents of files."""
     held: Hold | None = None
     letting_go: threading.Lock = field(default_factory=threading.Lock)
-    storing: bool = False
-    """Nothing is done to the held processes until all is stored."""
+    at_store: bool = False
+    """The thread may wait for the store, and does nothing to the held processes meanwhile."""
     files: CapturedFiles | None = None
     record: bytes = b""
     committed: str = ""
@@ -144,9 +147,9 @@ class JobCapture:
             return 0, 0
         return min(capture.writer.taken_bytes, capture.total), capture.total
 
-    def close(self) -> None:
-        """Nothing of the job is left: ends its thread, unless a store holds that up."""
-        self._thread.close(_END_SECONDS)
+    def close(self) -> bool:
+        """Nothing of the job is left: ends its thread; False when a store holds that up."""
+        return self._thread.close(_END_SECONDS)
 
     def _done(self) -> bool:
         assert self._work is not None
@@ -222,7 +225,9 @@ class JobCapture:
             if not order.preempt:
                 memory = StagedMemory(stage, expected)
                 cleanup.callback(memory.close)
-            self._current = _Capture(order, tree, self._criu, store, writer, stage, cleanup.pop_all(), memory)
+            self._current = _Capture(
+                order, tree, self._criu, store, writer, stage, cleanup.pop_all(), memory, Spool(writer)
+            )
 
     # ---- while it stands still -------------------------------------------------------------------------
 
@@ -237,11 +242,21 @@ class JobCapture:
     def capture(self) -> None:
         """See `CheckpointSteps`."""
         assert self._current is not None
+        self._seen = 0, time.monotonic()
         self._work = self._thread.submit(self._capture, self._current, self._snapshot(self._current.tree))
 
     def captured(self) -> bool:
         """See `CheckpointSteps`."""
-        return self._done()
+        return self._done() or self._waits_for_store()
+
+    def _waits_for_store(self) -> bool:
+        """`LaunchError`: it has done so for too long."""
+        capture, now = self._current, time.monotonic()
+        if capture is None or not capture.at_store or capture.writer.taken_bytes != self._seen[0]:
+            self._seen = 0 if capture is None else capture.writer.taken_bytes, now
+        elif now - self._seen[1] > STALL_SECONDS:
+            raise LaunchError(f"The store has taken nothing for {STALL_SECONDS:.0f} s (does it answer?).")
+        return False
 
     def _snapshot(self, tree: RankTree) -> _Snapshot:
         running = self._running()
@@ -263,9 +278,10 @@ class JobCapture:
         try:
             self._copy(capture, snapshot)
             if not capture.order.preempt:
-                held.go_on()
+                with capture.letting_go:
+                    held.go_on()
         except BaseException:
-            held.go_on()
+            _let_go(capture)
             raise
 
     def _copy(self, capture: _Capture, snapshot: _Snapshot) -> None:
@@ -291,13 +307,15 @@ class JobCapture:
         stage_tree(shm, stage / "box-memory", leave_out=shared)
         if capture.memory is not None:
             capture.memory.stage(read_sessions(self._directory.path))
+        capture.at_store = True
         capture.files = capture_files(
-            capture.writer,
+            capture.spool,
             log_changes(self._directory.file_log, tree.root_directory),
             {path: each for path, each in open_files(processes).items() if not is_within(path, "/dev/shm")},
             root=tree.root_directory,
             excludes=self._excludes(capture),
         )
+        capture.at_store = False
         capture.record = job_record.encode_record(snapshot.record)
 
     def _excludes(self, capture: _Capture) -> Excludes:
@@ -312,19 +330,12 @@ class JobCapture:
     def store(self) -> None:
         """See `CheckpointSteps`."""
         assert self._current is not None
-        self._current.storing, self._seen = True, (0, time.monotonic())
+        self._current.at_store, self._seen = True, (0, time.monotonic())
         self._work = self._thread.submit(self._store, self._current)
 
     def stored(self) -> bool:
         """See `CheckpointSteps`."""
-        if self._done():
-            return True
-        capture, now = self._current, time.monotonic()
-        if capture is not None and capture.writer.taken_bytes != self._seen[0]:
-            self._seen = capture.writer.taken_bytes, now
-        elif now - self._seen[1] > STALL_SECONDS:
-            raise LaunchError(f"The store has taken nothing for {STALL_SECONDS:.0f} s (does it answer?).")
-        return False
+        return self._done() or self._waits_for_store()
 
     def _store(self, capture: _Capture) -> None:
         writer, held, files = capture.writer, capture.held, capture.files
@@ -337,6 +348,7 @@ class JobCapture:
         writer.add(job_record.OBJECT, job_record.KIND, capture.record)
         for name in _TREES:
             put_tree(writer, name, capture.stage / name)
+        capture.spool.flush()
         if capture.memory is not None:
             capture.memory.put(writer)
         else:
@@ -350,7 +362,7 @@ class JobCapture:
         if not capture.order.preempt:
             self._release(capture)
             _retire(capture, manifest.checkpoint)
-        capture.committed, capture.storing = manifest.checkpoint, False
+        capture.committed, capture.at_store = manifest.checkpoint, False
 
     def end(self) -> None:
         """See `CheckpointSteps`."""
@@ -378,7 +390,7 @@ class JobCapture:
             self._work.cancel()
         if self._current is not None:
             self._current.writer.cancel()
-            if self._current.storing:  # the job need not wait until the store answers
+            if self._current.at_store:  # the job need not wait until the store answers
                 threading.Thread(target=_let_go, args=(self._current,), daemon=True).start()
         self._undone = self._thread.submit(self._undo)
 

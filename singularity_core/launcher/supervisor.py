@@ -80,6 +80,8 @@ class Supervisor:
         self._ending = False  # endings are no failures any more
         self.swept = True
         """Whether none of the job's processes is left, as before and after `run`."""
+        self.stuck = False
+        """After `run`: threads of this process wait for a store that does not answer."""
         self._wakeup = -1
         self._started = time.monotonic()
         self._pausing = Pausing(
@@ -450,7 +452,7 @@ class Supervisor:
             time.sleep(0.01)
         self._starter.close()
         left = kill_until_quiet(look, _SWEEP_SECONDS)
-        self._capture.close()
+        self.stuck = not self._capture.close()
         self._reap_orphans()
         self.swept = not left
         if left:
