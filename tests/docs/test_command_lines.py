@@ -41,20 +41,18 @@ COMMANDS = sorted(
 
 
 def unknown(command: str) -> list[str]:
-    """What of a command line this release does not know: its verb, or options.
-
-    In `checkpoints`, `resume --json|--dry-run [--keep N]...` and the like brackets are only notation."""
+    """What of a command line this release does not know: its verb, or options.  Brackets and dots are only
+    notation."""
     program, _, rest = command.partition(" ")
-    words = shlex.split(re.sub(r"[\[\]]|\.\.\.|\\\|", " ", _REST.split(rest)[0]), posix=True)
+    words = shlex.split(re.sub(r"[\[\]]|\.\.\.", " ", _REST.split(rest)[0]))
     wanted: click.Command = run
     if program == "singularity-ctl":
         if not words or words[0].startswith("-"):
             return [word for word in words if word not in _options(ctl)]
         verb = words.pop(0)
-        for name in verb.split("/"):
-            if name not in ctl.commands:
-                return [name]
-        wanted = ctl.commands[verb.split("/")[0]]
+        if verb not in ctl.commands:
+            return [verb]
+        wanted = ctl.commands[verb]
     return list(_unknown_options(wanted, words))
 
 
@@ -64,7 +62,7 @@ def _unknown_options(command: click.Command, words: list[str]) -> Iterator[str]:
     for word in pending:
         name = word.partition("=")[0]
         if not name.startswith("-"):
-            if command is run and word not in ("OPTIONS",):
+            if command is run and word != "OPTIONS":
                 return  # the rest is the script's
         elif name not in options:
             yield name
@@ -92,7 +90,7 @@ def test_the_table_names_options_that_exist(row: str) -> None:
 
 @pytest.mark.parametrize("verb", sorted(ctl.commands))
 def test_every_verb_is_in_the_guide(verb: str) -> None:
-    """It has a row in the table, with all of its long options, and somewhere in the documentation output."""
+    """It has a row in the table with all of its long options, and is shown somewhere with its output."""
     (row,) = [row for row in _ROW.findall(table_of_verbs()) if row.split()[0] == verb]
     for name in _options(ctl.commands[verb]):
         if name.startswith("--") and name != "--help" and not (verb == "logs" and name == "--lines"):
