@@ -2,16 +2,26 @@
 
     python benchmarks/checkpoint.py [--json] [--ranks N] [--mib N] [--steps N]
 
-Of two checkpoints, --steps steps apart, of ranks with --mib MiB on their devices each (half of it the same on
-all): stored_over_unique      bytes to store, before compression, by those of different pages (host, 4 KiB,
-without zero pages) and different buffers (devices); first checkpoint second_over_first       bytes of host
-pages that are new in the second, by the first's second_over_first_device  the same for device memory
-stopped_s               the longest time in which no rank began a step, median of both limit_s
-the live bytes of all devices / what memcpy does in this run stopped_over_limit      the ratio of the last two
-checkpoint_s            until it was committed; the job ran for most of that host_unique_ratio       different
-host pages by all that are not zero, and without fixed addresses (random_) preempt_s, resume_s     until the
-launcher had ended; until all ranks had begun five more steps resize_s, resize_stopped_s  to half the devices,
-as benchmarks/resize.py has it"""
+The job: ranks in a box, on a device each, with --mib MiB there, half of it the same on all.  Two checkpoints
+are taken, --steps steps apart; their seconds are medians of both.
+      stored_over_unique         bytes to store, before compression, by those of different pages (host, 4 KiB,
+                                 without zero pages) and different buffers (devices); first checkpoint
+      second_over_first          bytes of host pages that are new in the second, by the first's
+      second_over_first_device   the same for device memory
+      host_unique_ratio          different host pages by all that are not zero; with random_ before it, of a
+                                 job without fixed addresses
+      checkpoint_s               until it was committed; the job ran for most of that
+      stopped_s                  the longest time in which no rank began a step
+      limit_s                    the live bytes of all devices / what memcpy does in this run
+      stopped_over_limit         the ratio of the last two
+      resize_s                   until the job goes on with half the devices
+      resize_stopped_s           the longest time meanwhile in which no rank began a step
+      resize_over_limit          that by limit_s
+      preempt_s                  until the launcher had ended
+      resume_s                   until all ranks had begun five more steps
+`inputs` says which kind of resize that is: what a session has on its device is handed over as a file, not
+copied, as the in-memory device can do it (benchmarks/resize.py measures more sizes).
+"""
 
 from __future__ import annotations
 
@@ -34,6 +44,7 @@ from singularity_core.launcher.agent_client import ask
 from singularity_core.launcher.agent_messages import CheckpointRequest, Done
 
 PROGRAM = Path(__file__).parent / "programs" / "resident_rank.py"
+RESIZE = "in a box, to half the devices; device memory handed over as files"
 
 
 class BoxedJob(Job):
@@ -140,7 +151,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         results = measure(Path(name), given.ranks, given.mib, given.steps)
         results["random_host_unique_ratio"] = random_ratio(Path(name), given.ranks)
-    stated = {"ranks": given.ranks, "mib": given.mib, "steps": given.steps, "cpus": os.cpu_count()}
+    stated = {
+        "ranks": given.ranks,
+        "mib": given.mib,
+        "steps": given.steps,
+        "cpus": os.cpu_count(),
+        "resize": RESIZE,
+    }
     if given.json:
         print(json.dumps({**{key: round(value, 4) for key, value in results.items()}, "inputs": stated}))
         sys.exit()
