@@ -72,7 +72,9 @@ def _unknown_options(command: click.Command, words: list[str]) -> Iterator[str]:
 
 def _options(command: click.Command) -> dict[str, click.Option]:
     with click.Context(command) as context:
-        found = [each for each in command.get_params(context) if isinstance(each, click.Option)]
+        found = [
+            each for each in command.get_params(context) if isinstance(each, click.Option) and not each.hidden
+        ]
     return {name: each for each in found for name in (*each.opts, *each.secondary_opts)}
 
 
