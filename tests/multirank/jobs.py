@@ -39,9 +39,11 @@ def start_job(
     env: dict[str, str] | None = None,
     launcher: Sequence[str] = (),
     said: tuple[Path, Path] | None = None,
+    work_directory: Path | None = None,
 ) -> subprocess.Popen[str]:
     """Starts a Python program on `ranks` ranks and `devices` in-memory devices; they end with the test.
-    `launcher`: the command of another than singularity-run; `said`: see `start_launcher`."""
+    `launcher`: the command of another than singularity-run; `said`: see `start_launcher`;
+    `work_directory`: another than the script's."""
     command = [
         *(launcher or [str(LAUNCHER)]),
         "--backend",
@@ -55,7 +57,8 @@ def start_job(
         "SINGULARITY_FAKE_DEVICES": str(max(ranks, devices)),
         **(env or {}),
     }
-    return start_launcher([*command, str(script), *arguments], script.parent, environment, said)
+    whole = [*command, str(script), *arguments]
+    return start_launcher(whole, work_directory or script.parent, environment, said)
 
 
 def start_launcher(

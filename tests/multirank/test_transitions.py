@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import shutil
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -14,7 +17,7 @@ from singularity_core.hal.cuda_wheels import header_directory
 from singularity_core.launcher.settings import client_library_directory
 
 from ..sanitizers import compile_c
-from .transitions import Job, Kind, Program, transitions_change_nothing
+from .transitions import RESUMING, Job, Kind, Program, transitions_change_nothing
 
 PROGRAMS = Path(__file__).parent / "programs"
 SHORT = [Kind.CHECKPOINT, Kind.PREEMPT, Kind.RESIZE]
@@ -190,6 +193,44 @@ def test_threads_in_c_do_not_notice(c_threads: Program, tmp_path: Path) -> None:
 def test_data_parallel_training_does_not_notice(data_parallel: Program, tmp_path: Path) -> None:
     """Losses, weights, logs, order of data and saved files of four ranks are the same bits."""
     transitions_change_nothing(data_parallel, tmp_path, [Kind.RESIZE, Kind.PREEMPT, Kind.PAUSED], 1)
+
+
+def test_training_goes_on_in_another_work_directory(rank_environment: dict[str, str], tmp_path: Path) -> None:
+    """With what it had in the one before, of which nothing is left, and on other devices; also when it goes
+    on by itself there."""
+    arguments = ("--json", "json", "--log", "log", "--loaders", "2", "--watch", "--save", "saved")
+    program = example("train_ddp", rank_environment, tmp_path, ranks=4, sizes=(4, 2), arguments=arguments)
+    (tmp_path / "there").mkdir()
+    quiet = Job(program, tmp_path / f"quiet-{tmp_path.name}", 12, work_directory=tmp_path / "there")
+    quiet.succeed()
+    here, elsewhere, store = tmp_path / "here", tmp_path / "elsewhere", tmp_path / "store"
+    here.mkdir()
+    job = Job(program, tmp_path / f"moved-{tmp_path.name}", 12, work_directory=here)
+    job.allow(4)
+    job.until(4)
+    job.must("preempt", job.name, "--to", str(store))
+    job.process.wait(60)
+    shutil.rmtree(here)
+    here.mkdir()
+    elsewhere.mkdir()
+    by_itself = ["--checkpoint-to", str(store), "--auto-resume"]
+    job.resume(store, "--work-directory", str(elsewhere), "--devices", "2", *by_itself)
+    job.allow(6)
+    job.until(6)
+    job.must("checkpoint", job.name, "--to", str(store))
+    job.allow(8)
+    job.until(8)
+    (status,) = json.loads(job.control("status", "--json", job.name).stdout)["jobs"]
+    os.kill(status["ranks"][0]["pid"], signal.SIGKILL)
+    job.succeed()
+    assert job.said().count(RESUMING) == 1
+    assert list(here.iterdir()) == []
+    assert program.results(elsewhere) == program.results(tmp_path / "there")
+
+
+def test_pipelines_do_not_notice(three_dimensional: Program, tmp_path: Path) -> None:
+    """Losses and logs of eight ranks, data-, tensor- and pipeline-parallel, are the same bits."""
+    transitions_change_nothing(three_dimensional, tmp_path, [Kind.PREEMPT], 1)
 
 
 @pytest.mark.long

@@ -101,7 +101,9 @@ class Program:
 class Job:
     """One that runs."""
 
-    def __init__(self, program: Program, folder: Path, steps: int, *options: str) -> None:
+    def __init__(
+        self, program: Program, folder: Path, steps: int, *options: str, work_directory: Path | None = None
+    ) -> None:
         """Begins it; no step may begin yet."""
         folder.mkdir()
         self.program, self.folder, self.name = program, folder, f"{folder.name}-{os.getpid()}"
@@ -124,6 +126,7 @@ class Job:
             options=["--box", f"--rdzv-id={self.name}", *own, *options],
             env=self._environment,
             said=(self._out, self._err),
+            work_directory=work_directory,
         )
 
     def allow(self, step: int) -> None:
@@ -203,13 +206,17 @@ class Job:
 
     def end(self) -> dict[str, bytes]:
         """All steps may begin: its results when it has succeeded."""
+        self.succeed()
+        return self.program.results(self.folder)
+
+    def succeed(self) -> None:
+        """All steps may begin: it must come to its end."""
         self.allow(1 << 20)
         try:
             code = self.process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             raise AssertionError(self.complaint(f"does not end, at step {self.step()}")) from None
         assert code == 0, self.complaint(f"ended with {code}")
-        return self.program.results(self.folder)
 
 
 class Chain:
