@@ -10,11 +10,12 @@ Paths of the job may lie elsewhere here: `PathMapping`.  What symbolic links con
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import shutil
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from .errors import StoreError
@@ -28,9 +29,9 @@ from .file_journal import (
     Made,
     Moved,
     Staged,
+    is_directory,
 )
 from .file_list import (
-    LIST_OBJECT,
     AnyEntry,
     Attributes,
     DirectoryEntry,
@@ -41,84 +42,26 @@ from .file_list import (
     Run,
     SpecialEntry,
     SymlinkEntry,
-    Truncation,
-    decode_file_list,
 )
-from .file_log import is_within, path_order
+from .file_log import path_order
+from .file_needs import FileRestoreError, HostFilesDifferError, PathMapping, differences, read_file_list
 from .reader import CheckpointReader
 
-NAMED_DIFFERENCES = 10
 STAGE_PREFIX = b".singularity-restore-"
 
 
-class FileRestoreError(StoreError):
-    """Files cannot be put back; the target is as it was."""
+class FilesInBetweenError(StoreError):
+    """A restore could not be taken back, or not be finished: some files are as before, others are not."""
 
-
-class HostFilesDifferError(FileRestoreError):
-    """Files that the job uses and that do not travel are missing here, or others."""
-
-    def __init__(self, differences: list[str]) -> None:
-        named = "; ".join(differences[:NAMED_DIFFERENCES])
-        more = len(differences) - NAMED_DIFFERENCES
+    def __init__(self, journal: FileJournal, error: OSError) -> None:
+        stages = ", ".join(map(os.fsdecode, journal.stages)) or "no directory"
         super().__init__(
-            f"{len(differences)} file(s) that the job has in use are not here as they were: {named}"
-            + (f"; and {more} more." if more > 0 else "."),
-            remedy="Install the same versions at the same places, or restore where the job ran.",
+            f"What a restore did to files cannot be taken back in full: {journal.at}: "
+            f"{error.strerror or error}. The journal {journal.path} says what is left to do; what was moved "
+            f"aside is in {stages}.",
+            remedy="Leave these alone, and see that the place is writable for this user, has room, and that "
+            "nothing is in the way; then resume again, which takes the rest back first.",
         )
-        self.differences = differences
-
-
-class PathMapping:
-    """Where paths of the job are here: the longest prefix counts; without one they are where they were."""
-
-    def __init__(self, prefixes: Iterable[tuple[str, str]] = ()) -> None:
-        """`prefixes`: (as the job names it, as it is here); both absolute."""
-        self._prefixes = sorted(
-            ((old.rstrip("/") or "/", os.path.realpath(new)) for old, new in prefixes),
-            key=lambda each: len(each[0]),
-            reverse=True,
-        )
-
-    def __call__(self, path: str) -> str:
-        for old, new in self._prefixes:
-            if is_within(path, old):
-                rest = path.removeprefix(old).lstrip("/")
-                return os.path.join(new, rest) if rest else new
-        return path
-
-
-def read_file_list(reader: CheckpointReader) -> FileList:
-    """The file part of a checkpoint."""
-    return decode_file_list(reader.read(LIST_OBJECT), f"checkpoint {reader.manifest.checkpoint}")
-
-
-def differences(files: FileList, mapping: PathMapping, digests: FileDigests | None = None) -> list[str]:
-    """What of the files that do not travel is not here as it was, in words."""
-    digests = digests or FileDigests()
-    found = []
-    for needed in files.needed:
-        path = os.fsdecode(needed.path)
-        here = mapping(path)
-        place = path if here == path else f"{path} (here {here})"
-        try:
-            if not stat.S_ISREG(os.stat(here).st_mode):
-                found.append(f"{place} is no regular file ({needed.why})")
-            elif os.stat(here).st_size != needed.size or digests.digest(here)[1] != needed.sha256:
-                found.append(f"{place} has other contents ({needed.why})")
-        except OSError as error:
-            found.append(f"{place}: {error.strerror} ({needed.why})")
-    found += [problem for each in files.truncated if (problem := _shortened(each, mapping, digests))]
-    return found
-
-
-def _shortened(cut: Truncation, mapping: PathMapping, digests: FileDigests) -> str | None:
-    path = mapping(os.fsdecode(cut.path))
-    try:
-        same = os.stat(path).st_size >= cut.size and digests.digest(path, cut.size)[1] == cut.sha256
-    except OSError as error:
-        return f"{path}: {error.strerror} (it was open for appending)"
-    return None if same else f"{path} does not begin with what it held (it was open for appending)"
 
 
 @contextlib.contextmanager
@@ -129,12 +72,15 @@ def restored_files(
     mapping: PathMapping | None = None,
     remove_paths: Iterable[str] = (),
     digests: FileDigests | None = None,
+    end_users: Callable[[], None] = lambda: None,
 ) -> Iterator[FileList]:
     """Put the files back for what happens inside: if that raises, they are taken away again.
 
-    `FileRestoreError`, or an error of the store, before anything happens inside: nothing has changed.
-    `workspace` is a directory for the journal; an interrupted restore in it is taken back first.
-    `remove_paths` go as well: what the job made after the checkpoint, if it ran on from there."""
+    `FileRestoreError`, or an error of the store, before anything happens inside: nothing has changed, unless
+    it is a `FilesInBetweenError`.  `workspace` is a directory for the journal; an interrupted restore in it
+    is taken back first.  `remove_paths` go as well: what the job made after the checkpoint, if it ran on from
+    there.  `end_users` ends those who may have begun to use the files, before these are taken away, also when
+    it is the end of the restore that fails."""
     files, mapping = read_file_list(reader), mapping or PathMapping()
     recover_files(workspace)
     found = differences(files, mapping, digests)
@@ -149,14 +95,15 @@ def restored_files(
     try:
         with _named(restore):
             restore.run(remove_paths)
-        yield files
-        with _named(restore):
-            journal.commit()
+        try:
+            yield files
+            with _named(restore):
+                journal.commit()
+        except BaseException:
+            end_users()
+            raise
     except BaseException:
-        with contextlib.suppress(OSError):  # left to `recover_files`
-            journal.undo()
-            journal.close()
-        journal.leave()
+        _take_back(journal)
         raise
     with contextlib.suppress(OSError):  # waste is left to `recover_files`
         journal.close()
@@ -186,18 +133,27 @@ def _named(restore: _Restore) -> Iterator[None]:
 
 
 def recover_files(workspace: Path) -> bool:
-    """Finish or take back a restore that was interrupted; whether there was one."""
+    """Finish or take back a restore that was interrupted; whether there was one.  `FilesInBetweenError`: it
+    is still to be done."""
     journal = FileJournal(workspace)
     try:
         if not journal.load():
             return False
-        if not journal.committed:
-            journal.undo()
-        journal.close()
     except OSError as error:
         journal.leave()
         raise _failed(error, str(journal.path)) from error
+    _take_back(journal)
     return True
+
+
+def _take_back(journal: FileJournal) -> None:
+    try:
+        journal.undo()
+        journal.close()
+    except OSError as error:
+        raise FilesInBetweenError(journal, error) from error
+    finally:
+        journal.leave()
 
 
 def _failed(error: OSError, at: str) -> FileRestoreError:
@@ -238,7 +194,8 @@ class _Restore:
         gone = {path for path in gone - set(self._targets) if not self._is_left_alone(path)}
         others = (path for path, entry in self._targets.items() if not isinstance(entry, DirectoryEntry))
         self._moving = gone.union(others)
-        self._check_parents({*self._targets, *gone})
+        cut = {self._target(each.path) for each in self._files.truncated}
+        self._check_parents({*self._targets, *gone, *cut})
         for path, entry in self._targets.items():
             if isinstance(entry, RegularEntry):
                 self._stage(path, entry)
@@ -283,7 +240,7 @@ class _Restore:
                 seen.add(above)
                 entry = self._targets.get(above)
                 replaced = isinstance(entry, DirectoryEntry) and not entry.implied
-                if not replaced and os.path.lexists(above) and not _is_directory(above):
+                if not replaced and os.path.lexists(above) and not is_directory(above):
                     self.at = os.fsdecode(above)
                     raise FileRestoreError(
                         f"{self.at} is no directory here, but {os.fsdecode(path)} has to go into it.",
@@ -292,7 +249,7 @@ class _Restore:
 
     def _stage_for(self, path: bytes) -> bytes:
         """A directory on the file system of `path`, outside of all that is moved."""
-        above = next(each for each in _parents(path) if _is_directory(each))
+        above = next(each for each in _parents(path) if is_directory(each))
         device = os.lstat(above).st_dev
         if device not in self._stages:
             while any(_below(above, moving) for moving in self._moving):
@@ -368,7 +325,7 @@ class _Restore:
     def _move_aside(self, path: bytes) -> None:
         if not os.path.lexists(path):
             return
-        if any(_below(each, path) for each in self._left_alone) and _is_directory(path):
+        if any(_below(each, path) for each in self._left_alone) and is_directory(path):
             for name in os.listdir(path):
                 if not self._is_left_alone(path + b"/" + name):
                     self._move_aside(path + b"/" + name)
@@ -379,11 +336,11 @@ class _Restore:
         os.rename(path, aside)
 
     def _make_directory(self, path: bytes, entry: DirectoryEntry) -> None:
-        if not _is_directory(path):
+        if not is_directory(path):
             self._move_aside(path)
-            self._enter(os.path.dirname(path))
-            self._journal.note(Made(path))
-            os.mkdir(path, 0o700)
+            made = self._new_name(path)
+            os.mkdir(made, 0o700)
+            self._move_in(made, path)
             self._made_directories.add(path)
         elif entry.whole:
             for name in os.listdir(path):
@@ -394,33 +351,41 @@ class _Restore:
 
     def _place(self, path: bytes, entry: AnyEntry) -> None:
         self._move_aside(path)
-        self._enter(os.path.dirname(path))
-        if isinstance(entry, HardLinkEntry):
-            self._journal.note(Made(path))
-            os.link(self._target(entry.to), path, follow_symlinks=False)
-            return
         staged = self._staged.get(path) or self._new_name(path)
-        if isinstance(entry, SymlinkEntry):
+        if isinstance(entry, HardLinkEntry):
+            os.link(self._target(entry.to), staged, follow_symlinks=False)
+        elif isinstance(entry, SymlinkEntry):
             os.symlink(entry.target, staged)
             dress(staged, entry.attributes)
         elif isinstance(entry, SpecialEntry):
             os.mknod(staged, entry.file_type | 0o600, entry.device)
             dress(staged, entry.attributes)
-        self._journal.note(Made(path))
+        self._move_in(staged, path)
+
+    def _move_in(self, staged: bytes, path: bytes) -> None:
+        self._enter(os.path.dirname(path))
+        self._journal.note(Made(path, staged))
         os.rename(staged, path)
 
     def _cut(self, path: bytes, size: int) -> None:
-        if os.stat(path).st_size <= size:
-            return
-        tail = self._new_name(path)
-        with open(path, "rb") as file, open(tail, "xb") as rest:
-            file.seek(size)
-            shutil.copyfileobj(file, rest)
-        self._journal.note(Cut(path, size, tail, attributes_of(path)))
-        os.truncate(path, size)
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                raise OSError(errno.EINVAL, "it is no regular file", os.fsdecode(path))
+            if found.st_size <= size:
+                return
+            tail = self._new_name(path)
+            with open(tail, "xb") as rest:
+                file.seek(size)
+                shutil.copyfileobj(file, rest)
+            self._journal.note(Cut(path, size, tail, attributes_of(path, found)))
+            os.ftruncate(descriptor, size)
 
     def _dress(self, path: bytes, attributes: Attributes) -> None:
-        self._journal.note(Dressed(path, attributes_of(path)))
+        if not self._stages:  # by which it is known whether it was taken back
+            self._stage_for(path + b"/.")
+        self._journal.note(Dressed(path, attributes_of(path), is_directory(path)))
         dress(path, attributes)
 
 
@@ -464,13 +429,6 @@ def _parents(path: bytes) -> Iterator[bytes]:
 
 def _below(path: bytes, directory: bytes) -> bool:
     return path == directory or path.startswith(directory.rstrip(b"/") + b"/")
-
-
-def _is_directory(path: bytes) -> bool:
-    try:
-        return stat.S_ISDIR(os.lstat(path).st_mode)
-    except FileNotFoundError:
-        return False
 
 
 def _begins_with(path: bytes, other: bytes, size: int) -> bool:

@@ -47,16 +47,8 @@ from .file_log import (
     gaps_of,
     is_within,
 )
-from .file_restore import (
-    FileRestoreError,
-    HostFilesDifferError,
-    PathMapping,
-    differences,
-    read_file_list,
-    recover_files,
-    restore_files,
-    restored_files,
-)
+from .file_needs import FileRestoreError, HostFilesDifferError, PathMapping, differences, read_file_list
+from .file_restore import FilesInBetweenError, recover_files, restore_files, restored_files
 from .open_files import OpenFile, ProcessUnreadableError, open_files
 from .overlay import overlay_changes
 from .reader import CheckpointReader
@@ -71,6 +63,7 @@ __all__ = [
     "FileList",
     "FileListError",
     "FileRestoreError",
+    "FilesInBetweenError",
     "HostFilesDifferError",
     "IncompleteFileLogError",
     "JobRoot",

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from ..barrier.coordinator import carry_communicators
 from ..barrier.interface import Cut, CutError
@@ -125,21 +124,19 @@ class RestoredBeginning:
         """Files and processes.  What fails from here on ends the processes first, and then takes back the
         files."""
 
-        def end(
-            kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-        ) -> None:
-            if kind is not None:
-                stage.give_up()
-                self.ranks.close()
+        def end() -> None:
+            stage.give_up()
+            self.ranks.close()
 
         mapping = path_mapping(stage.settings)
         later = later_changes(read_file_list(reader), self._origin, mapping)
         for line in later.plan():
             say(line)
-        files = restored_files(reader, workspace=self._workspace, mapping=mapping, remove_paths=later.made)
+        files = restored_files(
+            reader, workspace=self._workspace, mapping=mapping, remove_paths=later.made, end_users=end
+        )
         self._beside(stage, reader, files.__enter__)
         stack.push(files)
-        stack.push(end)
         _look(stage)
         self.ranks.open_logs()
         self._beside(

@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from singularity_core.checkpoint import CheckpointReader, Store, StoreError
+from singularity_core.checkpoint import Store
 from singularity_core.checkpoint.files import (
     Change,
     Excludes,
     FileCaptureError,
-    FileRestoreError,
     HostFilesDifferError,
     OpenFile,
     PathMapping,
     Since,
     log_changes,
-    recover_files,
     restore_files,
-    restored_files,
     resume_log,
     since_checkpoint,
 )
@@ -258,185 +253,3 @@ def test_later_changes_are_told_apart(store: Store, work: Path) -> None:
         "/dev/shm/x": Change(False),
     }
     assert since_checkpoint(files, later, Excludes()) == Since((str(work / "new"),), (str(work / "to-old"),))
-
-
-# ---- all or nothing ----
-
-CHANGING = (
-    "rename",
-    "mkdir",
-    "link",
-    "symlink",
-    "unlink",
-    "rmdir",
-    "chmod",
-    "utime",
-    "truncate",
-    "ftruncate",
-    "pwrite",
-)
-
-
-@pytest.fixture
-def both(store: Store, work: Path, tmp_path: Path) -> tuple[str, Path]:
-    """A checkpoint with every kind of change, and a directory that it changes."""
-    target = copy_tree(work, tmp_path / "target")
-    (work / "old").write_text("new contents")
-    (work / "made").mkdir()
-    (work / "made" / "f").write_text("f")
-    os.link(work / "made" / "f", work / "hard")
-    shutil.rmtree(work / "empty")
-    (work / "empty").symlink_to("made")
-    (work / "to-d").unlink()
-    (work / "d").chmod(0o711)
-    (work / "log").write_text("first")
-    (target / "log").write_text("first and second")
-    changes = {str(work / name): Change(existed=True) for name in ("old", "empty", "to-d", "d", "log")}
-    changes |= {str(work / name): Change(existed=False) for name in ("made", "made/f", "hard")}
-    opened = {str(work / "log"): OpenFile(str(work / "log"), True, True, "test")}
-    manifest, _ = store_changes(store, changes, opened)
-    return manifest.checkpoint, target
-
-
-def seen(target: Path) -> dict[str, object]:
-    """With the times of directories: a restore that is taken back leaves no trace at all."""
-    times = {str(path): path.lstat().st_mtime_ns for path in [target, *target.rglob("*")]}
-    return {**snapshot(target), **times}
-
-
-def step_by_step(monkeypatch: pytest.MonkeyPatch, fail: Callable[[int, bool], None]) -> None:
-    """Calls `fail` with a step's number before and after every call that changes files."""
-    count = 0
-
-    def wrap(name: str) -> None:
-        real = getattr(os, name)
-
-        def changed(*arguments: object, **named: object) -> object:
-            nonlocal count
-            count += 1
-            fail(count, False)
-            result = real(*arguments, **named)
-            fail(count, True)
-            return result
-
-        monkeypatch.setattr(os, name, changed)
-
-    for name in CHANGING:
-        wrap(name)
-
-
-def test_a_restore_that_fails_changes_nothing(
-    store: Store, both: tuple[str, Path], work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whichever step fails, the target is as it was, times of directories included; then it works."""
-    checkpoint, target = both
-    mapping, before, steps = PathMapping([(str(work), str(target))]), seen(target), 0
-    causes: set[str] = set()
-    while True:
-        steps += 1
-        failed = named = False
-
-        def fail(step: int, done: bool, at: int = steps) -> None:
-            nonlocal failed
-            if step == at and not done and not failed:
-                failed = True
-                raise OSError(28, "No space left on device")
-
-        with store.read(checkpoint) as reader, monkeypatch.context() as patch:
-            step_by_step(patch, fail)
-            try:
-                restore_files(reader, workspace=tmp_path / "space", mapping=mapping)
-            except FileRestoreError as error:
-                named = True
-                causes.add(error.cause.rpartition(": ")[2])
-        if not named:  # either nothing failed, or it was behind the commit
-            break
-        assert seen(target) == before, f"failed at step {steps}"
-        assert not (tmp_path / "space").exists() or os.listdir(tmp_path / "space") == []
-        shutil.rmtree(tmp_path / "space", ignore_errors=True)  # as pathlib makes light of a failing mkdir
-    assert steps > 20
-    assert causes == {"No space left on device."}
-    assert snapshot(target) == snapshot(work)
-    recover_files(tmp_path / "space")
-    assert not list(target.rglob(".singularity*"))
-
-
-def test_a_restore_that_is_killed_is_taken_back(
-    store: Store, both: tuple[str, Path], work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Killed before or after any step, the next process takes it back, or finds it complete."""
-    checkpoint, target = both
-    mapping, before, after = PathMapping([(str(work), str(target))]), seen(target), snapshot(work)
-    steps, ended = 0, 1
-    while ended:
-        steps += 1
-        pid = os.fork()
-        if pid == 0:
-            step_by_step(
-                monkeypatch, lambda step, done, at=steps: os._exit(1) if step * 2 + done == at + 1 else None
-            )
-            with store.read(checkpoint) as reader:
-                restore_files(reader, workspace=tmp_path / "space", mapping=mapping)
-            os._exit(0)
-        ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        if ended:
-            recover_files(tmp_path / "space")
-            assert seen(target) == before or snapshot(target) == after, f"killed at step {steps}"
-            assert not list(target.rglob(".singularity*"))
-            if snapshot(target) == after:
-                break
-    assert steps > 40
-    assert snapshot(target) == after
-    assert not recover_files(tmp_path / "space")
-
-
-def test_files_go_again_if_the_processes_do_not_come_back(
-    store: Store, both: tuple[str, Path], work: Path, tmp_path: Path
-) -> None:
-    """An error inside of `restored_files`, where processes are restored, takes the files back as well."""
-    checkpoint, target = both
-    before = seen(target)
-
-    def resume(reader: CheckpointReader) -> None:
-        mapping = PathMapping([(str(work), str(target))])
-        with restored_files(reader, workspace=tmp_path / "space", mapping=mapping):
-            assert snapshot(target) == snapshot(work)
-            raise StoreError("no process", remedy="none")
-
-    with store.read(checkpoint) as reader, pytest.raises(StoreError, match="no process"):
-        resume(reader)
-    assert seen(target) == before
-
-
-def test_two_restores_do_not_meet(store: Store, both: tuple[str, Path], work: Path, tmp_path: Path) -> None:
-    """A second restore in the same workspace is refused while one is at work."""
-    checkpoint, target = both
-    mapping = PathMapping([(str(work), str(target))])
-    with (
-        store.read(checkpoint) as reader,
-        restored_files(reader, workspace=tmp_path / "space", mapping=mapping),
-    ):
-        with pytest.raises(FileRestoreError, match="another restore is at work"):
-            restore_files(reader, workspace=tmp_path / "space", mapping=mapping)
-        assert snapshot(target) == snapshot(work)
-    assert snapshot(target) == snapshot(work)
-
-
-def test_a_link_in_the_way_is_refused(
-    store: Store, both: tuple[str, Path], work: Path, tmp_path: Path
-) -> None:
-    """Where a directory of the job is a link here, files would go elsewhere: refused by name."""
-    checkpoint, target = both
-    shutil.rmtree(target)
-    (tmp_path / "elsewhere").mkdir()
-    target.symlink_to(tmp_path / "elsewhere")
-    with store.read(checkpoint) as reader:
-        mapping = PathMapping([(str(work), f"{target}/../target/.")])  # PathMapping follows links itself
-        restore_files(reader, workspace=tmp_path / "space", mapping=mapping)
-    assert (tmp_path / "elsewhere" / "old").exists()
-    shutil.rmtree(tmp_path / "elsewhere" / "made")
-    (tmp_path / "elsewhere" / "made").symlink_to(tmp_path)
-    changes = {str(work / "made" / "f"): Change(existed=False)}
-    manifest, _ = store_changes(store, changes)
-    with pytest.raises(FileRestoreError, match="made is no directory here"):
-        restore(store, manifest.checkpoint, tmp_path, PathMapping([(str(work), str(target))]))
