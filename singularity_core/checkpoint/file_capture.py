@@ -10,6 +10,8 @@ objects."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import stat
 import zlib
@@ -20,7 +22,7 @@ import msgspec
 
 from .errors import StoreError
 from .file_attributes import attributes_of
-from .file_digests import FileDigests, signature_of
+from .file_digests import FileDigests, Signature, signature_of
 from .file_list import (
     CONTENT_KIND,
     LIST_KIND,
@@ -102,9 +104,9 @@ class CapturedFiles:
     root: JobRoot
     entries: list[AnyEntry]
     deleted: tuple[str, ...]
-    needed: list[OpenFile]
-    appended: list[tuple[OpenFile, int]]
-    """Left alone, but to be cut: with their sizes."""
+    needed: list[_AsOfCut]
+    appended: list[_AsOfCut]
+    """Left alone, but to be cut to the size that they had."""
     notes: bytes
     """What was known to have changed, as a log."""
     left_alone: tuple[str, ...] = ()
@@ -114,12 +116,12 @@ class CapturedFiles:
         """Hash what is only used, and store the list.  `FileCaptureError`: such a file changed or went
         since."""
         truncated = [
-            Truncation(os.fsencode(opened.path), size, self._digest(digests, opened, size)[1])
-            for opened, size in self.appended
+            Truncation(os.fsencode(each.opened.path), *self._digest(digests, each, grows=True))
+            for each in self.appended
         ]
         needed = [
-            NeededFile(os.fsencode(opened.path), *self._digest(digests, opened), opened.why)
-            for opened in self.needed
+            NeededFile(os.fsencode(each.opened.path), *self._digest(digests, each), each.opened.why)
+            for each in self.needed
         ]
         files = FileList(
             entries=tuple(self.entries),
@@ -132,14 +134,35 @@ class CapturedFiles:
         writer.add(LIST_OBJECT, LIST_KIND, encode_file_list(files))
         return files
 
-    def _digest(self, digests: FileDigests, opened: OpenFile, size: int | None = None) -> tuple[int, str]:
-        try:
-            return digests.digest(self.root(opened.path), size)
-        except OSError as error:
-            raise FileCaptureError(
-                f"{opened.path} is in use ({opened.why}) but cannot be read: {error.strerror}.",
-                remedy="See that it stays where it is, readable by this user, for as long as the job runs.",
-            ) from error
+    def _digest(self, digests: FileDigests, used: _AsOfCut, *, grows: bool = False) -> tuple[int, str]:
+        with _hashing(used.opened):
+            return digests.digest_as_of(self.root(used.opened.path), used.signature, grows=grows)
+
+
+@dataclass(frozen=True)
+class _AsOfCut:
+    """A file that the job only uses, as it was when the job stood still."""
+
+    opened: OpenFile
+    signature: Signature
+
+    @classmethod
+    def look(cls, root: JobRoot, opened: OpenFile) -> _AsOfCut:
+        with _hashing(opened):
+            return cls(opened, signature_of(os.stat(root(opened.path))))
+
+
+@contextlib.contextmanager
+def _hashing(opened: OpenFile) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise FileCaptureError(
+            f"{opened.path} is in use ({opened.why}), but what the job saw of it cannot be told: "
+            f"{error.strerror}.",
+            remedy="Take another checkpoint, and see that this file stays as it is meanwhile, readable by "
+            "this user; or declare its directory a shared mount, which checkpoints leave alone.",
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -175,12 +198,12 @@ def capture_files(
         entries=capture.entries,
         deleted=settled.deleted,
         needed=[
-            each
+            _AsOfCut.look(root, each)
             for path, each in sorted(opened.items())
             if not each.written and path not in carried and path not in excludes
         ],
         appended=[
-            (each, os.stat(root(path)).st_size)
+            _AsOfCut.look(root, each)
             for path, each in sorted(opened.items())
             if each.appended and excludes.is_shared(path)
         ],
@@ -373,9 +396,11 @@ def _data_of(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
     while at < size:
         try:
             start = os.lseek(descriptor, at, os.SEEK_DATA)
-        except OSError:  # ENXIO: the rest is a hole
+            at = min(os.lseek(descriptor, start, os.SEEK_HOLE), size)
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # no data from here on; else it is not known where there is some
+                raise
             return
-        at = min(os.lseek(descriptor, start, os.SEEK_HOLE), size)
         yield start, at - start
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+from collections.abc import Iterator
 
 _PIECE = 1 << 20
 Signature = tuple[int, int, int, int, int]
@@ -23,19 +25,37 @@ class FileDigests:
     def digest(self, path: str, size: int | None = None) -> tuple[int, str]:
         """The size of a file, and the digest of its first `size` bytes (None: all).  `OSError` if it is
         shorter, or changes meanwhile."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            before = os.fstat(descriptor)
-            count = before.st_size if size is None else size
-            key = (signature_of(before), count)
-            if key not in self._known:
-                digest = _hash(descriptor, count)
-                if size is None and signature_of(os.fstat(descriptor)) != key[0]:
-                    raise OSError(0, "it changed while it was read", path)
-                self._known[key] = digest
-            return count, self._known[key]
-        finally:
-            os.close(descriptor)
+        with _opened(path) as descriptor:
+            return self._digest(descriptor, path, size)
+
+    def digest_as_of(self, path: str, was: Signature, *, grows: bool = False) -> tuple[int, str]:
+        """As `digest` would have said when the file was `was`.  `OSError` if it is not the same any more, but
+        for what was appended where it `grows`."""
+        with _opened(path) as descriptor:
+            now, counts = signature_of(os.fstat(descriptor)), 2 if grows else 4  # others may link to it
+            if now[:counts] != was[:counts]:
+                raise OSError(0, "it was altered or replaced after the job had stood still", path)
+            return self._digest(descriptor, path, was[2] if grows else None)
+
+    def _digest(self, descriptor: int, path: str, size: int | None) -> tuple[int, str]:
+        before = os.fstat(descriptor)
+        count = before.st_size if size is None else size
+        key = (signature_of(before), count)
+        if key not in self._known:
+            digest = _hash(descriptor, count)
+            if size is None and signature_of(os.fstat(descriptor)) != key[0]:
+                raise OSError(0, "it changed while it was read", path)
+            self._known[key] = digest
+        return count, self._known[key]
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _hash(descriptor: int, size: int) -> str:

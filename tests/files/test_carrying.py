@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import tempfile
@@ -16,10 +17,12 @@ from singularity_core.checkpoint.files import (
     Change,
     Excludes,
     FileCaptureError,
+    FileDigests,
     HostFilesDifferError,
     OpenFile,
     PathMapping,
     Since,
+    capture_files,
     log_changes,
     restore_files,
     resume_log,
@@ -237,6 +240,68 @@ def test_a_file_that_others_write_to_is_refused(
 
     monkeypatch.setattr(os, "pread", meddle)
     with pytest.raises(FileCaptureError, match="old changed while it was copied"):
+        store_changes(store, {str(work / "old"): Change(existed=True)})
+
+
+def test_what_is_altered_after_the_cut_is_not_taken_for_what_the_job_saw(
+    store: Store, work: Path, tmp_path: Path
+) -> None:
+    """Files that are only used are hashed when the job runs on: one that was appended to, rewritten or
+    replaced by then is named; a log that is to be cut may have grown, and counts as it was."""
+    library, log = work / "library", tmp_path / "shared" / "log"
+    log.parent.mkdir()
+    log.write_text("first\n")
+    opened = {str(library): OpenFile(str(library), why="process 7 has it mapped")}
+    opened[str(log)] = OpenFile(str(log), True, True, "process 7 writes it")
+
+    def rewrite(path: Path) -> None:
+        path.write_text("version 2")
+
+    def append(path: Path) -> None:
+        with open(path, "a") as file:
+            file.write("more")
+
+    def replace(path: Path) -> None:
+        (work / "other").write_text("version 1")
+        os.replace(work / "other", path)
+
+    def shorten(path: Path) -> None:
+        os.truncate(path, 3)
+
+    def leave(path: Path) -> None:
+        os.link(path, work / "another-name")  # as package managers do
+
+    for spoiled, spoil, well in (
+        *((library, each, False) for each in (rewrite, append, replace, Path.unlink)),
+        *((log, each, False) for each in (replace, shorten)),
+        (library, leave, True),
+        (log, append, True),
+    ):
+        library.write_text("version 1")
+        os.utime(library, ns=(1, 1))
+        with store.write("job") as writer:
+            captured = capture_files(writer, {}, opened, excludes=Excludes([str(log.parent)]))
+            size = log.stat().st_size
+            spoil(spoiled)
+            if well:
+                files = captured.finish(writer, FileDigests())
+                assert [each.size for each in (*files.needed, *files.truncated)] == [9, size]
+            else:
+                with pytest.raises(FileCaptureError, match=f"{spoiled.name} is in use .process 7"):
+                    captured.finish(writer, FileDigests())
+
+
+def test_a_hole_that_cannot_be_told_is_no_hole(
+    store: Store, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that fails when it is asked where a file has data makes the checkpoint fail, instead of zeroes
+    being stored."""
+
+    def fail(*_: object) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "lseek", fail)
+    with pytest.raises(FileCaptureError, match="old, which the job changed, cannot be read: Input/output"):
         store_changes(store, {str(work / "old"): Change(existed=True)})
 
 
