@@ -29,7 +29,8 @@ class LocalBackend:
         self._root = root.absolute()
         self._lock = threading.Lock()
         self._dirty: set[Path] = set()
-        """Folders whose entries changed since the last `make_durable`."""
+        """Folders whose entries changed, and which `make_durable` has not made durable since."""
+        self._durable = threading.Lock()
 
     @property
     def place(self) -> str:
@@ -103,15 +104,17 @@ class LocalBackend:
 
     def make_durable(self) -> None:
         """See `Backend.make_durable`."""
-        with self._lock:
-            dirty, self._dirty = self._dirty, set()
-        for folder in sorted(dirty):
-            with contextlib.suppress(FileNotFoundError):  # removed since
-                descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-                try:
-                    os.fsync(descriptor)
-                finally:
-                    os.close(descriptor)
+        with self._durable:  # who comes meanwhile waits: what it made may be in the hands of who is at work
+            with self._lock:
+                dirty, self._dirty = self._dirty, set()
+            try:
+                for folder in sorted(dirty):
+                    with contextlib.suppress(FileNotFoundError):  # removed since
+                        _sync_folder(folder)
+                    dirty.remove(folder)
+            finally:
+                with self._lock:
+                    self._dirty |= dirty
 
     def remove_leftovers(self, older_than_seconds: float) -> int:
         """See `Backend.remove_leftovers`."""
@@ -149,18 +152,25 @@ class LocalBackend:
         except FileNotFoundError:
             self._make_folder(target.parent)
             give_name()
-        with self._lock:
-            self._dirty.add(target.parent)
+        above = [each for each in target.parents if each.is_relative_to(self._root)]
+        with self._lock:  # the folders, too: who made them may have died before it made them durable
+            self._dirty.update(above, [self._root.parent])
 
     def _make_folder(self, folder: Path) -> None:
         if folder.is_dir():
             return
-        missing = [each for each in (folder, *folder.parents) if not each.exists()]
-        for each in reversed(missing):
-            each.mkdir(mode=0o700 if each.is_relative_to(self._root) else 0o777, exist_ok=True)
-        with self._lock:
-            self._dirty.update(above for above in folder.parents if above.is_relative_to(self._root))
-            self._dirty.add(self._root.parent)
+        with self._lock:  # whoever finds it there, and marks what it puts there, marks that after us
+            for each in reversed([each for each in (folder, *folder.parents) if not each.exists()]):
+                each.mkdir(mode=0o700 if each.is_relative_to(self._root) else 0o777, exist_ok=True)
+                self._dirty.add(each.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _write(descriptor: int, data: bytes) -> None:
