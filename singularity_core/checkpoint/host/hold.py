@@ -125,9 +125,11 @@ class Hold:
 
     def close(self) -> None:
         """Let the tree go on, unless it was ended, and throw away the images."""
-        with contextlib.suppress(KeeperLostError):
-            self.go_on()
-        self._keeper.close()
+        try:
+            with contextlib.suppress(KeeperLostError):
+                self.go_on()
+        finally:
+            self._keeper.close()
 
     def _finish(self, *, end: bool) -> None:
         if self._holding:

@@ -26,7 +26,7 @@ import msgspec
 
 from ..supervised import Supervised, Waited
 from .cgroup import Freezer, FreezerUnavailableError, abandoned_holds
-from .errors import HostImageError
+from .errors import HoldError, HostImageError
 from .hold_names import new_hold_name
 from .messages import (
     LARGEST_MESSAGE,
@@ -69,11 +69,18 @@ class Keeper:
         self._criu: Supervised | None = None
         self._held_since = 0.0
         self._restored = False
-        for left in abandoned_holds(parent):
-            shutil.rmtree(left, ignore_errors=True)
         self._images = parent / new_hold_name(os.getpid())
-        self._images.mkdir(mode=0o700)
-        self._images_descriptor = os.open(self._images, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            for left in abandoned_holds(parent):
+                shutil.rmtree(left, ignore_errors=True)
+            self._images.mkdir(mode=0o700)
+            self._images_descriptor = os.open(self._images, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError as error:
+            shutil.rmtree(self._images, ignore_errors=True)
+            raise HoldError(
+                f"No directory for images can be made in {parent}: {error.strerror or error}.",
+                remedy="See that it is there, can be written to, and has room for more files.",
+            ) from error
 
     def serve(self) -> None:
         """Until the owner closes the connection, or dies."""
@@ -180,29 +187,33 @@ class Keeper:
         return Ended(returncode if waited is Waited.ENDED else None, criu.output)
 
     def _finish(self, *, end: bool) -> Answer:
-        if self._hook is not None:
-            hook, self._hook = self._hook, None
-            hook.answer(end=end)
-            if self._criu is not None:
-                # It only has to kill the tree or to let go of it.
-                self._end_criu(self._criu.wait(time.monotonic() + 60))
-        if self._freezer is not None:
-            freezer, self._freezer = self._freezer, None
-            if end:
-                freezer.kill()
-            else:
-                freezer.release()
+        try:
+            if self._hook is not None:
+                hook, self._hook = self._hook, None
+                hook.answer(end=end)
+                if self._criu is not None:
+                    # It only has to kill the tree or to let go of it.
+                    self._end_criu(self._criu.wait(time.monotonic() + 60))
+        finally:
+            if self._freezer is not None:
+                freezer, self._freezer = self._freezer, None
+                if end:
+                    freezer.kill()
+                else:
+                    freezer.release()
         self._restored = False
         held, self._held_since = time.monotonic() - self._held_since, 0.0
         return Done(held)
 
     def _undo(self) -> None:
         restored = self._restored
-        with contextlib.suppress(OSError):
-            self._finish(end=False)
-        if restored:
-            end_descendants()
-        shutil.rmtree(self._images, ignore_errors=True)
+        try:
+            with contextlib.suppress(OSError):
+                self._finish(end=False)
+        finally:
+            if restored:
+                end_descendants()
+            shutil.rmtree(self._images, ignore_errors=True)
 
 
 class _Hook:
@@ -259,7 +270,14 @@ def _main() -> None:
         # Meant for the owner, who tells us by closing the connection.  Not ignored, which CRIU would inherit:
         # it ends a process of its own with SIGTERM, and would wait for that without end.
         signal.signal(number, lambda *_: None)
-    Keeper(socket.socket(fileno=int(connection)), Path(parent), [int(it) for it in passed]).serve()
+    owner = socket.socket(fileno=int(connection))
+    try:
+        keeper = Keeper(owner, Path(parent), [int(it) for it in passed])
+    except HoldError as error:
+        with contextlib.suppress(OSError):  # the owner is dead
+            owner.send(msgspec.json.encode(Failed(error.cause, error.remedy)))
+        return
+    keeper.serve()
 
 
 if __name__ == "__main__":

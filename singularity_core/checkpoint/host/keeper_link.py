@@ -66,13 +66,15 @@ class KeeperLink:
     def close(self) -> None:
         """Let the keeper undo what it keeps, and see to it that nothing is left."""
         self._socket.close()
-        self._process.wait()
-        self._undo()
-        with contextlib.suppress(AttributeError):  # it died before it had made them
-            shutil.rmtree(self.images, ignore_errors=True)
-        if self._criu is not None:
-            os.close(self._criu)
-            self._criu = None
+        try:
+            self._process.wait()
+            self._undo()
+        finally:
+            with contextlib.suppress(AttributeError):  # it died before it had made them
+                shutil.rmtree(self.images, ignore_errors=True)
+            if self._criu is not None:
+                os.close(self._criu)
+                self._criu = None
 
     def ask(self, request: Request, answer: type[_Answer]) -> _Answer:
         """:raises KeeperLostError: It is dead, and what it had done is undone."""
