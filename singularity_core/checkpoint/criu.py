@@ -25,7 +25,7 @@ DEADLINE_SECONDS = 20.0
 
 _HOW_TO_GET_IT = (
     f"Install CRIU {'.'.join(map(str, MINIMUM_VERSION))} or later, or name its command in "
-    f"{COMMAND_VARIABLE}; docs/operator-guide.md says how to get it on Debian."
+    f"{COMMAND_VARIABLE}; docs/checkpoints.md says how to get it on Debian."
 )
 _HOW_TO_ALLOW_IT = (
     "Run as root on the machine itself, or in a container that may do this (docker run --privileged)."

@@ -1,8 +1,8 @@
 """The files of a job in a checkpoint, as others use it.
 
-What the job changed comes from an overlay's upper directory (`overlay_changes`), which misses nothing, or,
-where there is none, from the log of the library in front of libc (`log_changes`), which misses programs that
-do without libc.  What it has open (`open_files`) is added to either.
+What the job changed says the log of the library in front of libc (`log_changes`), which misses programs that
+do without libc.  A box has no overlay (decision 0009); where there is one, its upper directory says it, and
+misses nothing (`overlay_changes`).  What the job has open (`open_files`) is added to either.
 
 A checkpoint takes files while the job stands still at the cut; what it only uses may be hashed later::
 
@@ -101,8 +101,7 @@ def log_changes(path: Path, root: Callable[[str], str] | None = None) -> dict[st
     if gaps:
         raise IncompleteFileLogError(
             f"What the job changed among files is not known in full: {'; '.join(gaps)}.",
-            remedy="Run the job as root, where an overlay file system records it, or remove the reason "
-            "and start the job again.",
+            remedy="Remove the reason, and start the job again, or resume it from an earlier checkpoint.",
         )
     tracker = ChangeTracker()
     for note in decode_notes(data):

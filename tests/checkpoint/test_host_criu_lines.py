@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from singularity_core.checkpoint.criu import _HOW_TO_GET_IT
 from singularity_core.checkpoint.host.criu_lines import (
+    _OTHER_REMEDY,
     describe_failure,
     dump_command,
     error_lines,
@@ -44,7 +46,16 @@ def test_what_is_not_known_is_quoted() -> None:
     assert explain("(00.1) Error (x.c:1): Strange\n") is None
     cause, remedy = describe_failure("dumped", "ended with 1", "Error: Strange", "Error: Strange")
     assert cause == "The job cannot be dumped. CRIU ended with 1. CRIU says: Error: Strange."
-    assert "operator-guide" in remedy
+    assert "docs/checkpoints.md" in remedy
+
+
+def test_the_manual_treats_what_it_is_said_to_treat() -> None:
+    """Where CRIU comes from, and what can be carried."""
+    manual = (Path(__file__).parents[2] / "docs" / "checkpoints.md").read_text()
+    assert "docs/checkpoints.md says how to get it on Debian" in _HOW_TO_GET_IT
+    assert "Debian" in manual.partition("**CRIU**")[2].partition("**A store**")[0]
+    assert "docs/checkpoints.md names what can be carried" in _OTHER_REMEDY
+    assert "\n## What can be carried\n" in manual
 
 
 def test_an_error_that_is_none_is_not_shown() -> None:

@@ -19,7 +19,7 @@ _COMMON = (
     "-v2",
 )
 _HARMLESS = ("RLIMIT_NOFILE for self",)
-_OTHER_REMEDY = "docs/operator-guide.md names what can be carried."
+_OTHER_REMEDY = "docs/checkpoints.md names what can be carried."
 _MEANINGS = (
     (r"No space left on device", "there is no room left for its images", "Free memory."),
     (r"Can't fork for (?P<pid>\d+)|[Pp]id (?P<pid2>\d+) (?:is|do)",
