@@ -32,36 +32,78 @@ static int follows_ptr(const uint8_t *text, uint64_t at)
     return at >= 4 && !memcmp(text + at - 4, ".ptr", 4);
 }
 
-/* A variable that keeps its content from launch to launch.  In the text, a directive stands alone where an instruction has it in
- * its name (ld.global.f32); behind .ptr it says where a parameter points.  NULL: there is none. */
+/* A variable that keeps its content from launch to launch; a constant, too, as the host may write to it.  In the text, a directive
+ * stands alone where an instruction has it in its name (ld.global.f32); behind .ptr it says where a parameter points.  NULL: there is
+ * none. */
 static const uint8_t *find_variable(const uint8_t *text, uint64_t bytes)
 {
-    static const char word[] = ".global";
-    const uint64_t length = sizeof word - 1;
-    for (uint64_t i = 0; i + length < bytes; i++)
-        if (text[i] == '.' && (!i || blank(text[i - 1])) && !memcmp(text + i, word, length) && blank(text[i + length]) && !follows_ptr(text, i))
-            return text + i + length;
+    static const char *const words[] = {".global", ".const"};
+    for (uint64_t i = 0; i < bytes; i++) {
+        if (text[i] != '.' || (i && !blank(text[i - 1])))
+            continue;
+        for (unsigned w = 0; w < sizeof words / sizeof *words; w++) {
+            uint64_t length = strlen(words[w]);
+            if (length < bytes - i && !memcmp(text + i, words[w], length) && blank(text[i + length]) && !follows_ptr(text, i))
+                return text + i;
+        }
+    }
     return NULL;
+}
+
+/* Whether the text of a container's code can be read: it is there (kind 1), and nothing is compressed. */
+static int container_is_plain(const uint8_t *at, uint64_t bytes)
+{
+    enum { ENTRY_TEXT = 1, COMPRESSED = 0x2000 | 0x8000 };
+    uint16_t header, kind;
+    uint32_t entry;
+    uint64_t stored, flags;
+    int texts = 0;
+    if (bytes < 16)
+        return 0;
+    memcpy(&header, at + 6, sizeof header);
+    for (uint64_t offset = header; offset <= bytes && bytes - offset >= 64; offset += entry + stored) {
+        memcpy(&kind, at + offset, sizeof kind);
+        memcpy(&entry, at + offset + 4, sizeof entry);
+        memcpy(&stored, at + offset + 8, sizeof stored);
+        memcpy(&flags, at + offset + 40, sizeof flags);
+        if (flags & COMPRESSED || entry < 64 || stored > bytes - offset || entry > bytes - offset - stored)
+            return 0;
+        texts += kind == ENTRY_TEXT;
+    }
+    return texts > 0;
+}
+
+static int can_be_read(const uint8_t *image, uint64_t bytes)
+{
+    static const uint8_t elf[4] = {0x7f, 'E', 'L', 'F'};
+    uint32_t magic = 0;
+    memcpy(&magic, image, bytes < sizeof magic ? bytes : sizeof magic);
+    if (magic == 0xba55ed50u)
+        return container_is_plain(image, bytes);
+    return memcmp(&magic, elf, sizeof elf) != 0;
 }
 
 int sg_calls_portable(const struct sg_request *record, char why[96])
 {
-    struct sg_wire_module_load wire;
     if (record->op != SG_OP_module_load && record->op != SG_OP_library_load)
         return 1;
-    if (record->bytes < sizeof wire)
+    if (record->bytes < sizeof(struct sg_wire_module_load))
         return 1;
-    const uint8_t *image = record->payload + sizeof wire, *found;
-    uint64_t bytes = record->bytes - sizeof wire;
+    const uint8_t *image = record->payload + sizeof(struct sg_wire_module_load), *found;
+    uint64_t bytes = record->bytes - sizeof(struct sg_wire_module_load);
+    if (!can_be_read(image, bytes)) {
+        snprintf(why, 96, "a module is no plain PTX: whether it has variables of its own cannot be seen");
+        return 0;
+    }
     if (!(found = find_variable(image, bytes)))
         return 1;
     uint64_t left = bytes - (uint64_t)(found - image);
     int shown = 0;
-    while ((uint64_t)shown < left && shown < 40 && found[shown] != ';' && found[shown] != '\n' && found[shown] != '=')
+    while ((uint64_t)shown < left && shown < 47 && found[shown] != ';' && found[shown] != '\n' && found[shown] != '=')
         shown++;
     while (shown > 0 && blank(found[shown - 1]))
         shown--;
-    snprintf(why, 96, "a module has a variable of its own (.global%.*s)", shown, (const char *)found);
+    snprintf(why, 96, "a module has a variable of its own (%.*s)", shown, (const char *)found);
     return 0;
 }
 

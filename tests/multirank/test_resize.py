@@ -115,6 +115,8 @@ def test_host_functions_come_to_their_end_first(tmp_path: Path) -> None:
     ("what", "reason"),
     [
         ("variable", "rank 0: a module has a variable of its own (.global .align 4 .u32 counter[4])"),
+        ("constant", "rank 0: a module has a variable of its own (.const .align 4 .u32 table[2])"),
+        ("binary", "rank 0: a module is no plain PTX: whether it has variables of its own cannot be seen"),
         ("capture", "rank 0: a stream is being captured"),
         ("host_function", "rank 0: a host function of it still runs"),
     ],

@@ -1,5 +1,6 @@
 """A rank that has what cannot be carried elsewhere: uncarried.py DIRECTORY WHAT, with WHAT `variable` (a
-module's own), `capture` (a stream's, under way) or `host_function` (one that still runs).
+module's own), `constant` (likewise), `binary` (a module that may have some), `capture` (a stream's, under
+way) or `host_function` (one that still runs).
 
 Creates DIRECTORY/there when it has it, gives it up at DIRECTORY/stop, and checks that its memory is as it
 was.
@@ -8,6 +9,7 @@ was.
 from __future__ import annotations
 
 import ctypes as c
+import struct
 import sys
 import time
 from pathlib import Path
@@ -17,6 +19,20 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "interposers" / "programs"))
 sys.path.insert(0, str(Path(__file__).parent))
 from driver import allocate, check, download, make, upload
 from interpreter import HOST_FUNCTION, driver
+
+CONSTANT = b""".version 8.0
+.target sm_80
+.address_size 64
+.const .align 4 .u32 table[2] = {1, 2};
+.visible .entry nothing() { ret; }
+"""
+
+
+def without_text() -> bytes:
+    """A fat binary that holds machine code only."""
+    code = b"\x7fELF" + bytes(60)
+    entry = struct.pack("<HHIQI8xI8xQ8xQ", 2, 0x101, 64, len(code), 0, 80, 0, 0)
+    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(entry + code)) + entry + code
 
 
 def main() -> None:
@@ -34,6 +50,10 @@ def main() -> None:
     function = HOST_FUNCTION(wait)
     if what == "variable":
         make(driver.Handle, "cuModuleLoadData", driver.PTX)
+    if what == "constant":
+        make(driver.Handle, "cuModuleLoadData", CONSTANT)
+    if what == "binary":
+        make(driver.Handle, "cuModuleLoadData", without_text())
     if what == "capture":
         check("cuStreamBeginCapture_v2", stream, 2)
     if what == "host_function":
