@@ -1,6 +1,6 @@
 """singularity-ctl whose resume ends badly: KILL=STEP:VICTIM, one of `STEPS`, after which it happens.
 Victims: `launcher`, which is killed; `signal`, which it gets; `proxy`, the first; `box`; `disk`, which is
-full."""
+full.  At the step `commit` it is the last write of all that fails, when the processes run."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from singularity_core.checkpoint.file_journal import FileJournal
 from singularity_core.launcher import ctl, restored_beginning
 from singularity_core.launcher.beginning import Stage
 from singularity_core.launcher.fleet import Fleet
+from singularity_core.launcher.members import Member
+from singularity_core.launcher.processes import process_table
 from singularity_core.launcher.restored_ranks import RestoredRanks
 
 STEP, VICTIM = os.environ["KILL"].split(":")
@@ -28,6 +31,7 @@ STEPS: dict[str, tuple[Any, str]] = {
     "adopted": (RestoredRanks, "adopt"),
     "carried": (restored_beginning, "carry_communicators"),
     "told": (Fleet, "take_over"),
+    "commit": (FileJournal, "commit"),
 }
 SOON = 0.1
 """After the beginning of the step `criu`: somewhere in it, mostly."""
@@ -48,10 +52,14 @@ def kill() -> None:
 
 
 BOXES: list[RestoredRanks] = []
+RANKS: list[int] = []
 
 
 def dangerous(real: Callable[..., Any], *, soon: bool = False) -> Callable[..., Any]:
     def taken(*arguments: Any, **named: Any) -> Any:
+        if STEP == "commit":
+            assert RANKS
+            kill()
         if soon:
             threading.Timer(SOON, kill).start()
         result = real(*arguments, **named)
@@ -62,6 +70,23 @@ def dangerous(real: Callable[..., Any], *, soon: bool = False) -> Callable[..., 
     return taken
 
 
+def adopt_noted(self: RestoredRanks) -> list[Member]:
+    members = adopt(self)
+    RANKS.extend(member.process.pid for member in members)
+    return members
+
+
+def undo_after_the_end(self: FileJournal) -> None:
+    """The exit code says so if files are taken from processes that still run."""
+    table = process_table()
+    if any(pid in table and not table[pid].zombie for pid in RANKS):
+        os._exit(99)
+    undo(self)
+
+
+adopt, undo = RestoredRanks.adopt, FileJournal.undo
+RestoredRanks.adopt = adopt_noted  # type: ignore[method-assign]
+FileJournal.undo = undo_after_the_end  # type: ignore[method-assign]
 begin = restored_beginning.RestoredBeginning.begin
 
 

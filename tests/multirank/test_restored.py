@@ -159,6 +159,7 @@ BADLY = [
     ("adopted:disk", 1, FULL),
     ("told:signal", 143, "got SIGTERM"),
     ("carried:proxy", 1, REFUSED),
+    ("commit:disk", 1, FULL),
 ]
 
 
