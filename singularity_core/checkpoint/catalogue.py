@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -109,6 +110,14 @@ class Catalogue:
                         remedy="Delete that file when nobody writes to the store or restores from it.",
                     ) from error
         return found
+
+    def chunk_sizes(self, owners: Iterable[str]) -> dict[str, int]:
+        """The chunks of these owners that are there, by key: one listing for each."""
+        sizes: dict[str, int] = {}
+        for owner in set(owners):
+            with storage_errors(self.backend.place, f"listing the chunks of {owner}"):
+                sizes |= self.backend.list(f"chunks/{owner}/")
+        return sizes
 
     def retire(self, checkpoint: str) -> None:
         """Delete a checkpoint; its manifest is kept aside for as long as someone may rely on its chunks."""

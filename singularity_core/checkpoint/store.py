@@ -78,6 +78,20 @@ class Store:
         """Open a checkpoint to restore from it."""
         return CheckpointReader(self._catalogue, checkpoint, threads=self._threads)
 
+    def missing(self, checkpoint: str) -> list[Damage]:
+        """Chunks of a checkpoint that are not there, or not of their size, by listing: cheap, as no contents
+        are read.  For who is about to rely on the checkpoint: a resume, before it touches any file."""
+        manifest = self._catalogue.manifest(checkpoint)
+        sizes = self._catalogue.chunk_sizes(
+            chunk.owner for stored in manifest.objects for chunk in stored.chunks
+        )
+        return [
+            Damage(checkpoint, stored.name, index, chunk.key, problem)
+            for stored in manifest.objects
+            for index, chunk in enumerate(stored.chunks)
+            if (problem := _problem_of_size(sizes.get(chunk.key), chunk.stored))
+        ]
+
     def verify(self, checkpoints: Iterable[str] | None = None) -> list[Damage]:
         """Read all that these checkpoints (None: all) need, each chunk once; what is wrong with them."""
         if checkpoints is None:
@@ -114,6 +128,12 @@ class Store:
 
         Refuses to delete anything where a manifest cannot be read: what that one needs is unknown."""
         return Collector(self._catalogue).collect(keep=keep, pins=pins, dry_run=dry_run)
+
+
+def _problem_of_size(found: int | None, expected: int) -> str:
+    if found is None:
+        return "it is missing"
+    return "" if found == expected else f"it has {found} bytes in the store instead of {expected}"
 
 
 def _damage_of(checkpoint: str, error: Exception) -> Damage:

@@ -263,9 +263,7 @@ class CheckpointWriter:
             manifests = [self._catalogue.usable(checkpoint) for checkpoint in self._pins]
             self.bases = tuple(each for each in manifests if each)
             chunks = [chunk for each in self.bases for stored in each.objects for chunk in stored.chunks]
-            sizes: dict[str, int] = {}
-            for owner in {chunk.owner for chunk in chunks}:
-                sizes |= self._backend.list(f"chunks/{owner}/")
+            sizes = self._catalogue.chunk_sizes(chunk.owner for chunk in chunks)
         for chunk in chunks:
             if sizes.get(chunk.key) == chunk.stored:
                 known: Future[Chunk] = Future()

@@ -164,6 +164,40 @@ def test_damage_is_named_and_not_restored(open_store: OpenStore, harm: str) -> N
     assert ("missing" if harm == "missing" else "corrupt") in str(caught.value)
 
 
+def test_missing_chunks_are_named_without_reading_any(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is gone or has another size is named, inherited chunks too, by listings alone; what has its size
+    is taken on trust."""
+    shared = noise(30, 3 * CHUNK_BYTES)
+    first = write(open_store(), a=shared)
+    second = write(open_store(), a=shared, b=noise(31, 2 * CHUNK_BYTES))
+    assert open_store().missing(second.checkpoint) == []
+    backend = open_store()._catalogue.backend
+    gone, short, bad = (
+        first.objects[0].chunks[1],
+        second.objects[1].chunks[0],
+        second.objects[1].chunks[1],
+    )
+    backend.delete([gone.key])
+    backend.put(short.key, backend.get(short.key)[:-1])
+    backend.put(bad.key, bytes(bad.stored))
+    store = open_store()
+    read = []
+    real = store._catalogue.backend.get
+    monkeypatch.setattr(store._catalogue.backend, "get", lambda key: read.append(key) or real(key))
+    found = store.missing(second.checkpoint)
+    assert [(each.object_name, each.chunk_index, each.key) for each in found] == [
+        ("a", 1, gone.key),
+        ("b", 0, short.key),
+    ]
+    assert "missing" in str(found[0])
+    assert f"{short.stored - 1} bytes in the store instead of {short.stored}" in str(found[1])
+    assert read == [f"checkpoints/{second.checkpoint}"]
+    with pytest.raises(CheckpointNotFoundError):
+        store.missing("20260101T000000-0123456789abcdef")
+
+
 def test_a_lost_chunk_is_stored_again(open_store: OpenStore) -> None:
     """A checkpoint does not inherit what is no longer there."""
     store = open_store()
